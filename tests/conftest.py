@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.catalog.postgres import Postgres, find_binaries
 from tests.schedule import ByFile, longest_first
 from tests.shake import shake
 from tests.warm import WarmChild
 from tidegate.testing import server
-from tidegate.testing.postgres import Postgres, find_binaries
 
 # No deadline: a shared machine stalls now and then. A failure prints what repeats it.
 settings.register_profile(

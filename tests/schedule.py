@@ -35,6 +35,7 @@ LONGEST = (
     "tests/faults/test_dedup_faults.py",
     "tests/upkeep/backup/test_pipeline.py",
     "tests/test_docs.py",
+    "tests/test_wheel.py",
     *SPARK["operators in Spark"],
     *SPARK["doors to Spark"],
     "tests/pipeline/worker/test_worker_alone.py",

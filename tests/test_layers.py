@@ -54,6 +54,9 @@ SPARK_PACKAGES = {"pyspark", "py4j", "delta"}
 # The worker is another process: what the server holds open reaches it over HTTP alone.
 NOT_FOR_PIPELINE = [
     "tidegate.topics",
+    "tidegate.tables",
+    "tidegate.streams",
+    "tidegate.catalog",
     "tidegate.storage.rocksdb.engine",
     "tidegate.storage.memory",
     "tidegate.storage.group_commit",

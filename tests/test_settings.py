@@ -35,7 +35,7 @@ def test_every_setting_can_be_set_by_variable() -> None:
     ("file", "variables", "flags", "says"),
     [
         ("[server]\nprot = 1\n", {}, {}, "did you mean 'server.port'"),
-        ("port = 1\n", {}, {}, "settings stand in sections"),
+        ("port = 1\n", {}, {}, "settings belong in sections"),
         ("[server\n", {}, {}, "not TOML"),
         ("[server]\nport = 'x'\n", {}, {}, "'x' is not a whole number"),
         ("[server]\nport = true\n", {}, {}, "True is not a whole number"),

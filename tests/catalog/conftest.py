@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.catalog.postgres import Postgres
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.model.clock import Clock
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import Postgres
 
 ADMIN = Actor("default", "admin", "request-1")
 ADMIN_TOKEN = "the-text-of-an-admin.token-file-is-long"
@@ -25,25 +25,25 @@ OpenCatalog = Callable[..., Catalog]
 
 
 @pytest.fixture
-def sqlite_place(tmp_path: Path) -> CatalogPlace:
+def sqlite_place(tmp_path: Path) -> DatabaseAddress:
     """Name a file that is not there yet."""
-    return CatalogPlace(f"sqlite:///{tmp_path / 'catalog.db'}", timeout_seconds=PATIENCE_SECONDS)
+    return DatabaseAddress(f"sqlite:///{tmp_path / 'catalog.db'}", timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture
-def postgres_place(postgres: Postgres) -> Iterator[CatalogPlace]:
+def postgres_place(postgres: Postgres) -> Iterator[DatabaseAddress]:
     """Name an empty database."""
     url = postgres.create_database()
-    yield CatalogPlace(url, timeout_seconds=PATIENCE_SECONDS)
+    yield DatabaseAddress(url, timeout_seconds=PATIENCE_SECONDS)
     postgres.empty_database(url)
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest) -> CatalogPlace:
+def place(request: pytest.FixtureRequest) -> DatabaseAddress:
     """Name an empty database of each kind."""
     name = "sqlite_place" if request.param == "sqlite" else "postgres_place"
     found = request.getfixturevalue(name)
-    assert isinstance(found, CatalogPlace)
+    assert isinstance(found, DatabaseAddress)
     return found
 
 
@@ -58,7 +58,7 @@ def open_catalog() -> Iterator[OpenCatalog]:
     """Return a function that opens catalogs; all are closed at the end."""
     opened: list[Catalog] = []
 
-    def open_one(place: CatalogPlace, clock: Clock) -> Catalog:
+    def open_one(place: DatabaseAddress, clock: Clock) -> Catalog:
         catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
         opened.append(catalog)
         return catalog
@@ -69,7 +69,7 @@ def open_catalog() -> Iterator[OpenCatalog]:
 
 
 @pytest.fixture
-def catalog(place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog) -> Catalog:
+def catalog(place: DatabaseAddress, clock: ManualClock, open_catalog: OpenCatalog) -> Catalog:
     """Return an open catalog with its first administrator."""
     catalog = open_catalog(place, clock)
     catalog.accounts.ensure_admin(ADMIN_TOKEN, "home-1")

@@ -14,12 +14,12 @@ import tempfile
 from pathlib import Path
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN
+from tests.catalog.postgres import PASSWORD, Postgres, find_binaries
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.idempotency import IdempotencyKey
 from tidegate.model.access import Role
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import PASSWORD, Postgres, find_binaries
 
 RELEASED = Path(__file__).parent / "released"
 
@@ -40,7 +40,7 @@ def fill(catalog: Catalog) -> str:
     return made.text
 
 
-def make(place: CatalogPlace) -> str:
+def make(place: DatabaseAddress) -> str:
     """Make the same catalog every time, and name its revision."""
     numbers = itertools.count()
 
@@ -54,7 +54,7 @@ def make(place: CatalogPlace) -> str:
 
 
 def sqlite_text(folder: Path) -> tuple[str, str]:
-    revision = make(CatalogPlace(f"sqlite:///{folder / 'catalog.db'}"))
+    revision = make(DatabaseAddress(f"sqlite:///{folder / 'catalog.db'}"))
     connection = sqlite3.connect(folder / "catalog.db")
     text = "\n".join(connection.iterdump()) + "\n"
     connection.close()
@@ -65,7 +65,7 @@ def postgresql_text(binaries: Path) -> tuple[str, str]:
     server = Postgres(binaries)
     try:
         url = server.create_database()
-        revision = make(CatalogPlace(url))
+        revision = make(DatabaseAddress(url))
         dumped = subprocess.run(
             [binaries / "pg_dump", "--inserts", "--no-owner", "--no-comments", url],
             capture_output=True,

@@ -10,7 +10,7 @@ from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
 from tidegate.catalog.accounts import Tenant, User
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.paging import PageRequest
 from tidegate.errors import (
     LastAdministrator,
@@ -192,7 +192,7 @@ def test_a_refused_change_leaves_no_audit_event(catalog: Catalog) -> None:
 
 
 def test_of_many_who_add_one_name_at_once_one_does(
-    place: CatalogPlace, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
+    place: DatabaseAddress, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
 ) -> None:
     others = [catalog, open_catalog(place, clock)] * 3
     outcomes: list[str] = []

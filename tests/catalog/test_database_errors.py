@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
+from tests.catalog.postgres import PASSWORD, Postgres
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.database_errors import reason_of
-from tidegate.catalog.database_url import CatalogPlace, file_url
+from tidegate.catalog.database_url import DatabaseAddress, file_url
 from tidegate.catalog.idempotency import StoredAnswer
 from tidegate.errors import (
     CatalogUnavailable,
@@ -30,7 +31,6 @@ from tidegate.errors import (
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import PASSWORD, Postgres
 
 # For whom nothing is waited: long enough for a busy machine, and nobody waits for the end of it.
 PATIENCE_SECONDS = 60.0
@@ -39,13 +39,13 @@ BRIEF_SECONDS = 3.0
 
 
 @pytest.fixture
-def fragile_place(fragile_postgres: Postgres) -> CatalogPlace:
+def fragile_place(fragile_postgres: Postgres) -> DatabaseAddress:
     """Name an empty database there."""
-    return CatalogPlace(fragile_postgres.create_database(), timeout_seconds=PATIENCE_SECONDS)
+    return DatabaseAddress(fragile_postgres.create_database(), timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture
-def fragile_catalog(fragile_place: CatalogPlace, open_catalog: OpenCatalog) -> Catalog:
+def fragile_catalog(fragile_place: DatabaseAddress, open_catalog: OpenCatalog) -> Catalog:
     """Open a catalog there."""
     catalog = open_catalog(fragile_place, SystemClock())
     catalog.accounts.ensure_admin(ADMIN_TOKEN)
@@ -145,11 +145,11 @@ def wait_for_calls(calls: list[int], before: list[int] | None = None) -> None:
 
 def test_a_frozen_postgres_is_given_up_in_time(
     fragile_postgres: Postgres,
-    fragile_place: CatalogPlace,
+    fragile_place: DatabaseAddress,
     fragile_catalog: Catalog,
     open_catalog: OpenCatalog,
 ) -> None:
-    hasty = open_catalog(CatalogPlace(fragile_place.url, timeout_seconds=BRIEF_SECONDS), SystemClock())
+    hasty = open_catalog(DatabaseAddress(fragile_place.url, timeout_seconds=BRIEF_SECONDS), SystemClock())
     hasty.ping()
     fragile_postgres.pause()
     try:
@@ -165,10 +165,10 @@ def test_a_frozen_postgres_is_given_up_in_time(
 
 
 def test_a_lock_that_is_never_given_back_is_unavailable(
-    postgres_place: CatalogPlace, open_catalog: OpenCatalog
+    postgres_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
     one = open_catalog(postgres_place, SystemClock())
-    two = open_catalog(CatalogPlace(postgres_place.url, timeout_seconds=BRIEF_SECONDS), SystemClock())
+    two = open_catalog(DatabaseAddress(postgres_place.url, timeout_seconds=BRIEF_SECONDS), SystemClock())
     lease = one.leases.take("a", "one", 0.001)
     with pytest.raises(LeaseLost), one.transaction() as connection:
         one.leases.check(connection, lease)
@@ -179,9 +179,9 @@ def test_a_lock_that_is_never_given_back_is_unavailable(
 
 
 def test_more_at_once_than_connections_wait_and_are_then_told(
-    postgres_place: CatalogPlace, open_catalog: OpenCatalog
+    postgres_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
-    place = CatalogPlace(postgres_place.url, connections_max=1, timeout_seconds=BRIEF_SECONDS)
+    place = DatabaseAddress(postgres_place.url, connections_max=1, timeout_seconds=BRIEF_SECONDS)
     catalog = open_catalog(place, SystemClock())
     with catalog.transaction(), pytest.raises(CatalogUnavailable, match="1 connections are in use"):
         catalog.ping()
@@ -205,7 +205,7 @@ def test_an_address_that_does_not_work_is_refused_without_its_password(
     postgres: Postgres, address: str, kind: type[TidegateError]
 ) -> None:
     url = address.format(port=postgres.port, password=PASSWORD)
-    place = CatalogPlace(url, timeout_seconds=PATIENCE_SECONDS)
+    place = DatabaseAddress(url, timeout_seconds=PATIENCE_SECONDS)
     with pytest.raises(kind) as caught:
         Catalog.open(place, ManualClock(), random_bytes=os.urandom)
     for secret in (PASSWORD, "hidden-word"):
@@ -214,7 +214,7 @@ def test_an_address_that_does_not_work_is_refused_without_its_password(
 
 
 def test_what_a_driver_says_is_repeated_without_secrets() -> None:
-    place = CatalogPlace("postgresql://tidegate:hidden-word@host/x?sslpassword=other-word")
+    place = DatabaseAddress("postgresql://tidegate:hidden-word@host/x?sslpassword=other-word")
     said = psycopg.OperationalError("cannot use hidden-word\nDETAIL: other-word")
     problem = OperationalError("SELECT 1", {}, said)
     assert reason_of(problem, place) == "cannot use ***"
@@ -222,7 +222,7 @@ def test_what_a_driver_says_is_repeated_without_secrets() -> None:
     assert reason_of(OperationalError("SELECT 1", {}, said), place).startswith("no key for ***, xxx")
 
 
-def test_someone_elses_tables_are_not_touched(postgres: Postgres, postgres_place: CatalogPlace) -> None:
+def test_someone_elses_tables_are_not_touched(postgres: Postgres, postgres_place: DatabaseAddress) -> None:
     database = postgres_place.url.rsplit("/", 1)[1]
     postgres.execute(database, "CREATE TABLE users (theirs text)")
     with pytest.raises(CatalogUnusable, match="users"):
@@ -230,7 +230,7 @@ def test_someone_elses_tables_are_not_touched(postgres: Postgres, postgres_place
     postgres.execute(database, "SELECT theirs FROM users")
 
 
-def test_a_file_that_is_no_database_is_refused(sqlite_place: CatalogPlace) -> None:
+def test_a_file_that_is_no_database_is_refused(sqlite_place: DatabaseAddress) -> None:
     file = sqlite_place.file
     assert file is not None
     file.write_bytes(b"this is a text and not a database, and it is long enough " * 100)
@@ -239,7 +239,7 @@ def test_a_file_that_is_no_database_is_refused(sqlite_place: CatalogPlace) -> No
 
 
 def test_a_damaged_file_is_told_from_a_busy_one(
-    sqlite_place: CatalogPlace, open_catalog: OpenCatalog
+    sqlite_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
     catalog = open_catalog(sqlite_place, ManualClock())
     catalog.accounts.ensure_admin(ADMIN_TOKEN)
@@ -257,7 +257,7 @@ def test_a_damaged_file_is_told_from_a_busy_one(
 
 def test_a_file_that_someone_else_writes_to_is_unavailable(tmp_path: Path, open_catalog: OpenCatalog) -> None:
     file = tmp_path / "catalog.db"
-    catalog = open_catalog(CatalogPlace(f"sqlite:///{file}", timeout_seconds=0.2), ManualClock())
+    catalog = open_catalog(DatabaseAddress(f"sqlite:///{file}", timeout_seconds=0.2), ManualClock())
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(CatalogUnavailable, match="someone else is writing"):
@@ -269,7 +269,7 @@ def test_a_file_that_someone_else_writes_to_is_unavailable(tmp_path: Path, open_
 
 
 def test_a_full_disk_is_told_and_nothing_is_written(
-    sqlite_place: CatalogPlace, open_catalog: OpenCatalog
+    sqlite_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
     catalog = open_catalog(sqlite_place, ManualClock())
     answer = StoredAnswer(200, b"x" * 1_000_000)
@@ -281,7 +281,7 @@ def test_a_full_disk_is_told_and_nothing_is_written(
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    place = CatalogPlace(f"sqlite:///{tmp_path / 'absent' / 'catalog.db'}")
+    place = DatabaseAddress(f"sqlite:///{tmp_path / 'absent' / 'catalog.db'}")
     with pytest.raises(CatalogUnusable, match="No such file"):
         Catalog.open(place, ManualClock(), random_bytes=os.urandom)
 
@@ -290,14 +290,14 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_home_may_have_any_name(tmp_path: Path, name: str, open_catalog: OpenCatalog) -> None:
     (tmp_path / name).mkdir()
     file = tmp_path / name / "catalog.db"
-    place = CatalogPlace(file_url(file))
+    place = DatabaseAddress(file_url(file))
     open_catalog(place, ManualClock()).accounts.ensure_admin(ADMIN_TOKEN)
     assert (place.file, place.shown) == (file, str(file))
     assert file.stat().st_size > 0
 
 
 def test_the_file_is_for_its_owner_alone_and_durable(
-    sqlite_place: CatalogPlace, open_catalog: OpenCatalog
+    sqlite_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
     catalog = open_catalog(sqlite_place, ManualClock())
     file = sqlite_place.file

@@ -12,28 +12,28 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, KINDS, PATIENCE_SECONDS, OpenCatalog
+from tests.catalog.postgres import Postgres
 from tests.catalog.release import fill
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.paging import PageRequest
 from tidegate.catalog.tables import ALL_TABLES, AUDIT, USERS
 from tidegate.errors import BackupUnusable, CatalogTooNew, CatalogUnusable
 from tidegate.model.access import Role
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import Postgres
 
 WRITER = frozenset({Role.WRITER})
 
 
 @pytest.fixture(params=KINDS)
-def other_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogPlace]:
+def other_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseAddress]:
     """Name where a copy goes: another empty database, again of each kind."""
     if request.param == "sqlite":
-        yield CatalogPlace(f"sqlite:///{tmp_path / 'copy.db'}", timeout_seconds=PATIENCE_SECONDS)
+        yield DatabaseAddress(f"sqlite:///{tmp_path / 'copy.db'}", timeout_seconds=PATIENCE_SECONDS)
         return
     server: Postgres = request.getfixturevalue("postgres")
     url = server.create_database()
-    yield CatalogPlace(url, timeout_seconds=PATIENCE_SECONDS)
+    yield DatabaseAddress(url, timeout_seconds=PATIENCE_SECONDS)
     server.empty_database(url)
 
 
@@ -45,12 +45,12 @@ def rows_of(catalog: Catalog) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
-def load(place: CatalogPlace, folder: Path, clock: ManualClock) -> Catalog:
+def load(place: DatabaseAddress, folder: Path, clock: ManualClock) -> Catalog:
     return Catalog.load(place, folder, clock, random_bytes=secrets.token_bytes)
 
 
 def test_a_copy_holds_every_row_and_works(
-    catalog: Catalog, other_place: CatalogPlace, clock: ManualClock, tmp_path: Path
+    catalog: Catalog, other_place: DatabaseAddress, clock: ManualClock, tmp_path: Path
 ) -> None:
     token = fill(catalog)
     catalog.dump(tmp_path / "dump")
@@ -113,7 +113,7 @@ def test_a_copy_is_of_one_moment(catalog: Catalog, clock: ManualClock, tmp_path:
 
 
 def test_a_database_with_rows_is_not_overwritten(
-    catalog: Catalog, place: CatalogPlace, clock: ManualClock, tmp_path: Path
+    catalog: Catalog, place: DatabaseAddress, clock: ManualClock, tmp_path: Path
 ) -> None:
     catalog.dump(tmp_path / "dump")
     before = rows_of(catalog)
@@ -124,7 +124,7 @@ def test_a_database_with_rows_is_not_overwritten(
 
 def test_empty_tables_make_room(
     catalog: Catalog,
-    other_place: CatalogPlace,
+    other_place: DatabaseAddress,
     clock: ManualClock,
     tmp_path: Path,
     open_catalog: OpenCatalog,
@@ -138,7 +138,7 @@ def test_empty_tables_make_room(
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "absent", "no index", "bad index", "other format"])
 def test_a_damaged_copy_is_refused_and_nothing_is_made(
-    catalog: Catalog, other_place: CatalogPlace, clock: ManualClock, tmp_path: Path, damage: str
+    catalog: Catalog, other_place: DatabaseAddress, clock: ManualClock, tmp_path: Path, damage: str
 ) -> None:
     fill(catalog)
     folder = tmp_path / "dump"
@@ -165,7 +165,7 @@ def test_a_damaged_copy_is_refused_and_nothing_is_made(
 
 
 def test_a_copy_of_a_newer_version_is_refused(
-    catalog: Catalog, other_place: CatalogPlace, clock: ManualClock, tmp_path: Path
+    catalog: Catalog, other_place: DatabaseAddress, clock: ManualClock, tmp_path: Path
 ) -> None:
     catalog.dump(tmp_path / "dump")
     index = tmp_path / "dump" / "catalog.json"
@@ -175,7 +175,7 @@ def test_a_copy_of_a_newer_version_is_refused(
 
 
 def test_a_load_that_fails_half_way_leaves_nothing(
-    catalog: Catalog, other_place: CatalogPlace, clock: ManualClock, tmp_path: Path
+    catalog: Catalog, other_place: DatabaseAddress, clock: ManualClock, tmp_path: Path
 ) -> None:
     import hashlib
 

@@ -9,7 +9,7 @@ import pytest
 from tests.catalog.conftest import ADMIN, OpenCatalog
 from tidegate.catalog.accounts import User
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.idempotency import AnswerKnown, IdempotencyKey, StoredAnswer
 from tidegate.catalog.paging import PageRequest
 from tidegate.catalog.tokens import IssuedToken
@@ -106,7 +106,7 @@ def test_old_answers_are_pruned(catalog: Catalog, clock: ManualClock) -> None:
 
 
 def test_of_many_equal_calls_at_once_one_acts_and_all_know_its_answer(
-    place: CatalogPlace, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
+    place: DatabaseAddress, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
 ) -> None:
     others = [catalog, open_catalog(place, clock)] * 3
     outcomes: list[object] = []

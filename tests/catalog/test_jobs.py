@@ -9,7 +9,7 @@ import pytest
 from tests.catalog.conftest import ADMIN, OpenCatalog
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.jobs import HISTORY_EVENTS_MAX, ClaimedJob, Job
 from tidegate.catalog.paging import PageRequest
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseLost, RequestInvalid
@@ -172,7 +172,7 @@ def test_finished_jobs_are_pruned_with_their_history(catalog: Catalog, clock: Ma
 
 
 def test_racing_servers_never_claim_one_job_twice(
-    place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog
+    place: DatabaseAddress, clock: ManualClock, open_catalog: OpenCatalog
 ) -> None:
     catalogs = [open_catalog(place, clock) for _ in range(3)]
     made = {create(catalogs[0]).id for _ in range(24)}

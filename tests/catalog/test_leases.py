@@ -10,7 +10,7 @@ from sqlalchemy import func, insert, select
 
 from tests.catalog.conftest import OpenCatalog
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.leases import Lease
 from tidegate.catalog.tables import ANSWERS
 from tidegate.errors import InvariantBroken, LeaseHeld, LeaseLost
@@ -36,7 +36,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog) -> Pair:
+def pair(place: DatabaseAddress, clock: ManualClock, open_catalog: OpenCatalog) -> Pair:
     """Open one catalog twice."""
     their_clock = ManualClock()
     return Pair(open_catalog(place, clock), open_catalog(place, their_clock), clock, their_clock)
@@ -232,7 +232,7 @@ def run_race(catalogs: list[Catalog], rounds: int) -> Race:
     return race
 
 
-def test_racing_servers_never_share_a_fence(place: CatalogPlace, open_catalog: OpenCatalog) -> None:
+def test_racing_servers_never_share_a_fence(place: DatabaseAddress, open_catalog: OpenCatalog) -> None:
     catalogs = [open_catalog(place, SystemClock()) for _ in range(4)]
     race = run_race(catalogs, rounds=40)
     assert race.won
@@ -244,7 +244,7 @@ def test_racing_servers_never_share_a_fence(place: CatalogPlace, open_catalog: O
 
 
 def test_a_taker_waits_for_a_checked_transaction(
-    postgres_place: CatalogPlace, open_catalog: OpenCatalog
+    postgres_place: DatabaseAddress, open_catalog: OpenCatalog
 ) -> None:
     clock = ManualClock()
     ours, theirs = open_catalog(postgres_place, clock), open_catalog(postgres_place, clock)

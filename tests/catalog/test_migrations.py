@@ -24,7 +24,7 @@ from tidegate.catalog import migrations
 from tidegate.catalog.audit import system_actor
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.idempotency import StoredAnswer
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, known_revisions, newest_revision, upgrade
 from tidegate.catalog.paging import PageRequest
@@ -42,30 +42,30 @@ MIGRATING_CHILD = """
 import sys, time
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.migrations.upgrade import upgrade
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.model.clock import SystemClock
 
 def between_steps():
     print("step", flush=True)
     time.sleep(0.005)
 
-place = CatalogPlace(sys.stdin.readline().strip(), timeout_seconds=60)
+place = DatabaseAddress(sys.stdin.readline().strip(), timeout_seconds=60)
 upgrade(Connections(place, SystemClock()), between_steps)
 print("done", flush=True)
 """
 OPENING_CHILD = """
 import secrets, sys
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog, DatabaseAddress
 from tidegate.model.clock import SystemClock
 
-place = CatalogPlace(sys.stdin.readline().strip(), timeout_seconds=60)
+place = DatabaseAddress(sys.stdin.readline().strip(), timeout_seconds=60)
 print("ready", flush=True)
 sys.stdin.readline()
 print(Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes).revision, flush=True)
 """
 
 
-def start_child(code: str, place: CatalogPlace) -> subprocess.Popen[str]:
+def start_child(code: str, place: DatabaseAddress) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -80,7 +80,7 @@ def next_line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
-def load_released(place: CatalogPlace, revision: str) -> None:
+def load_released(place: DatabaseAddress, revision: str) -> None:
     """Put the SQL of a released revision into an empty database."""
     if place.file is not None:
         with sqlite3.connect(place.file) as connection:
@@ -91,7 +91,7 @@ def load_released(place: CatalogPlace, revision: str) -> None:
         server.execute((RELEASED / f"{revision}.postgresql.sql").read_bytes())
 
 
-def tables_in(place: CatalogPlace) -> set[str]:
+def tables_in(place: DatabaseAddress) -> set[str]:
     connections = Connections(place, SystemClock())
     try:
         with connections.read() as connection:
@@ -111,7 +111,9 @@ def test_files_are_named_after_the_revision_in_them() -> None:
         assert Path(script.path).name.startswith(f"r{script.revision}_")
 
 
-def test_a_catalog_that_is_up_to_date_opens_without_alembic_and_psycopg(sqlite_place: CatalogPlace) -> None:
+def test_a_catalog_that_is_up_to_date_opens_without_alembic_and_psycopg(
+    sqlite_place: DatabaseAddress,
+) -> None:
     Catalog.open(sqlite_place, SystemClock(), random_bytes=secrets.token_bytes).close()
     code = OPENING_CHILD + "print(*[name for name in ('alembic', 'psycopg') if name in sys.modules])"
     child = start_child(code, sqlite_place)
@@ -124,7 +126,7 @@ def test_every_revision_has_a_released_file_for_both_databases() -> None:
     assert names == {f"{r}.{kind}.sql" for r in known_revisions() for kind in ("sqlite", "postgresql")}
 
 
-def test_migrations_and_tables_say_the_same(place: CatalogPlace) -> None:
+def test_migrations_and_tables_say_the_same(place: DatabaseAddress) -> None:
     connections = Connections(place, SystemClock())
     assert upgrade(connections) == newest_revision()
     with connections.read() as connection:
@@ -137,7 +139,7 @@ def test_migrations_and_tables_say_the_same(place: CatalogPlace) -> None:
 
 
 def test_an_open_catalog_names_its_revision_and_opens_again(
-    place: CatalogPlace, open_catalog: OpenCatalog, clock: ManualClock
+    place: DatabaseAddress, open_catalog: OpenCatalog, clock: ManualClock
 ) -> None:
     first = open_catalog(place, clock)
     first.accounts.ensure_admin(ADMIN_TOKEN)
@@ -149,7 +151,7 @@ def test_an_open_catalog_names_its_revision_and_opens_again(
 
 @pytest.mark.parametrize("revision", known_revisions())
 def test_a_released_catalog_is_upgraded_with_its_rows(
-    place: CatalogPlace, open_catalog: OpenCatalog, revision: str
+    place: DatabaseAddress, open_catalog: OpenCatalog, revision: str
 ) -> None:
     load_released(place, revision)
     clock = ManualClock()
@@ -178,7 +180,7 @@ def test_a_released_catalog_is_upgraded_with_its_rows(
 
 
 def test_a_catalog_of_a_newer_version_is_refused(
-    place: CatalogPlace, open_catalog: OpenCatalog, clock: ManualClock
+    place: DatabaseAddress, open_catalog: OpenCatalog, clock: ManualClock
 ) -> None:
     catalog = open_catalog(place, clock)
     with catalog.transaction() as connection:
@@ -188,7 +190,7 @@ def test_a_catalog_of_a_newer_version_is_refused(
     assert caught.value.values["catalog"] == place.shown
 
 
-def test_servers_that_start_at_once_share_the_work(place: CatalogPlace) -> None:
+def test_servers_that_start_at_once_share_the_work(place: DatabaseAddress) -> None:
     children = [start_child(OPENING_CHILD, place) for _ in range(4)]
     try:
         for child in children:
@@ -207,7 +209,9 @@ def test_servers_that_start_at_once_share_the_work(place: CatalogPlace) -> None:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_killed_migration_leaves_old_or_new_and_the_next_goes_on(place: CatalogPlace, number: int) -> None:
+def test_a_killed_migration_leaves_old_or_new_and_the_next_goes_on(
+    place: DatabaseAddress, number: int
+) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"seed {seed}")
     steps = random.Random(seed).randrange(1, 24)
@@ -226,7 +230,7 @@ def test_a_killed_migration_leaves_old_or_new_and_the_next_goes_on(place: Catalo
     catalog.close()
 
 
-def test_a_failed_step_undoes_the_whole_upgrade(place: CatalogPlace) -> None:
+def test_a_failed_step_undoes_the_whole_upgrade(place: DatabaseAddress) -> None:
     connections = Connections(place, SystemClock())
     count = 0
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.paging import PageRequest
 from tidegate.catalog.tables import ALL_TABLES, LINKS
 from tidegate.catalog.tokens import UNUSED_MAX, IssuedToken
@@ -301,7 +301,7 @@ def test_of_the_unused_links_of_a_user_the_oldest_gives_way(
 
 
 def test_a_link_that_is_used_while_its_token_is_revoked_leaves_no_living_session(
-    place: CatalogPlace, catalog: Catalog, bob: IssuedToken, clock: ManualClock, open_catalog: OpenCatalog
+    place: DatabaseAddress, catalog: Catalog, bob: IssuedToken, clock: ManualClock, open_catalog: OpenCatalog
 ) -> None:
     other = open_catalog(place, clock)
     for _ in range(10):
@@ -367,7 +367,7 @@ def test_a_link_ends_with_its_time_its_token_and_its_user(
 
 
 def test_of_many_who_use_a_link_at_once_one_gets_in(
-    place: CatalogPlace, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
+    place: DatabaseAddress, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
 ) -> None:
     others = [catalog, open_catalog(place, clock)] * 3
     for _ in range(5):

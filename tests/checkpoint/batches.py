@@ -70,7 +70,7 @@ def settings(root: Path, **changed: object) -> StateSettings:
     usual: dict[str, object] = {
         "local_root": str(root / "local"),
         "snapshot_every_batches": 2,
-        "snapshots_kept": 2,
+        "snapshots_retained": 2,
         "snapshot_in_background": False,
         "lock_wait_ms_max": 500,
     }

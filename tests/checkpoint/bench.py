@@ -16,6 +16,7 @@ from tidegate.state.kinds.declaration import State, StateBinding
 from tidegate.state.runtime.ttl_cleanup import CleanupStats, CleanupTimes, TtlCleaner
 from tidegate.state.timers import NextTimers, Timers
 from tidegate.state.write_batch import WriteBatch
+from tidegate.testing.operators import key_columns
 
 S = TypeVar("S", bound=State)
 
@@ -48,16 +49,20 @@ class Bench:
         self.states.append(bound)
         return bound
 
+    def group(self, key: Any) -> bytes:
+        """Return the key group of a key, as its entries begin with it."""
+        (group,) = self.codec.groups_of(key_columns(self.codec.key_type, [key]), GROUPS).tolist()
+        return int(group).to_bytes(2, "big")
+
     def on(self, key: Any, event_ms: int | None = None) -> None:
         """Stand on a key."""
-        group = self.codec.group_of(key, GROUPS).to_bytes(2, "big")
-        self.cursor.enter(group, self.codec.encode(key), key, event_ms)
+        self.cursor.enter(self.group(key), self.codec.encode(key), key, event_ms)
 
     def on_all(self, keys: Sequence[Any]) -> pa.Array:
         """Stand on the keys of a batch, which have no event times."""
         array = pa.array(keys)
         stored = [self.codec.encode(key) for key in keys]
-        self.cursor.enter_keys(KeyBatch(array, [self.codec.group_of(key, GROUPS) for key in keys], stored))
+        self.cursor.enter_keys(KeyBatch(array, self.codec.groups_of([array], GROUPS).tolist(), stored))
         return array
 
     def timers(self, known: NextTimers | None = None) -> Timers:

@@ -98,7 +98,7 @@ class Job:
             redistribution=redistribution_of,
             local_root=str(root / "local"),
             snapshot_every_batches=2,
-            snapshots_kept=2,
+            snapshots_retained=2,
             snapshot_in_background=False,
             keep_open=False,
         )

@@ -22,7 +22,8 @@ from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.commit import StateBatch
 from tidegate.checkpoint.commit_record import RunFacts, read_commit_record
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.store import CheckpointDisk, CheckpointStore, operator_store
+from tidegate.checkpoint.output_file import read_output
+from tidegate.checkpoint.store import CheckpointDisk, CheckpointStore, operator_store, partition_folder
 from tidegate.errors import (
     BatchTaken,
     InvariantBroken,
@@ -310,13 +311,16 @@ def test_output_is_given_out_after_publishing_and_dead_rows_stay_apart(job: Job)
         opened.publish(StateChanges(), RunFacts(dead_rows=1))
         assert [batch.to_pydict() for batch in opened.outputs()] == [{"n": [0]}, {"n": [1]}, {"n": [2]}]
     with open_batch(job.request(0), job.settings, SystemClock()) as again:
-        assert [batch.to_pydict() for batch in again.dead()] == [{"why": ["bad"]}]
-        assert again.commit == opened.commit
+        commit = again.commit
+        assert commit is not None
+        assert commit == opened.commit
+        dead = read_output(again.store, partition_folder(commit.epoch, commit.partition), commit.dead)
+        assert [batch.to_pydict() for batch in dead] == [{"why": ["bad"]}]
 
 
 def test_a_batch_that_was_given_out_long_ago_says_so(job: Job) -> None:
     job.drive(3)
-    with pytest.raises(StateMismatch, match="batch 1 was given out"):
+    with pytest.raises(StateMismatch, match="batch 1 was committed, and its output"):
         job.do(1)
 
 

@@ -60,10 +60,10 @@ def test_start_goes_on_after_the_last_complete_batch(tmp_path: Path) -> None:
     resolve_schema(job.store, wanted(COUNT))
     plan = check_start(job.checkpoint, wanted(COUNT), None)
     assert (plan.parallelism, plan.next_batch, plan.seen_epoch) == (2, 2, 0)
-    assert (plan.torn, plan.is_rescale, plan.changes) == (False, False, ())
+    assert (plan.torn, plan.changes) == (False, ())
     job.task(job.ask(1, 2, 2), words_of(2))
     plan = check_start(job.checkpoint, wanted(COUNT), 3)
-    assert (plan.parallelism, plan.next_batch, plan.torn, plan.is_rescale) == (3, 2, True, True)
+    assert (plan.parallelism, plan.next_batch, plan.torn) == (3, 2, True)
 
 
 def test_start_that_cannot_be_is_refused(tmp_path: Path) -> None:

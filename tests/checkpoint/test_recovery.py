@@ -115,7 +115,7 @@ def goes_on(job: Job) -> None:
 def test_a_current_copy_is_used_as_it_is(job: Job) -> None:
     """Case 13: warm where the local copy is current."""
     found = report(job)
-    assert (found.source, found.from_batch, found.change_files, found.damaged) == (
+    assert (found.source, found.from_batch, found.changelog_files, found.damaged) == (
         "local",
         BATCHES - 1,
         0,
@@ -134,7 +134,7 @@ def test_a_copy_that_is_behind_reads_only_what_is_missing(job: Job) -> None:
     shutil.rmtree(kept)
     (job.root / "old").rename(kept)
     found = report(job, BATCHES + 2)
-    assert (found.source, found.from_batch, found.change_files) == ("local", BATCHES - 1, 2)
+    assert (found.source, found.from_batch, found.changelog_files) == ("local", BATCHES - 1, 2)
     assert job.counts(BATCHES + 2) == expected(BATCHES + 2)[1]
 
 
@@ -157,7 +157,7 @@ def test_a_copy_older_than_the_log_is_made_anew_without_an_alarm(job: Job) -> No
 def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(job: Job) -> None:
     lose_copies(job)
     found = report(job)
-    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 5, 1)
+    assert (found.source, found.from_batch, found.changelog_files) == ("snapshot", 5, 1)
     assert found.snapshot_bytes > 0
     goes_on(job)
 
@@ -198,12 +198,13 @@ def test_a_damaged_manifest_is_gone_round_and_named(
     """Case 12: damaged newest snapshot: the one before it plus the change files, and it says so."""
     lose_copies(job)
     damage(only(job, "5.snapshot"))
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         found = report(job)
-    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    assert (found.source, found.from_batch, found.changelog_files) == ("snapshot", 3, 3)
     if damage is not lose:
         assert "5.snapshot" in found.damaged[0]
         assert "5.snapshot" in "\n".join(caplog.messages)
+    assert any("store restored source=snapshot" in message for message in caplog.messages)
     goes_on(job)
 
 
@@ -217,7 +218,7 @@ def test_a_damaged_file_of_the_newest_snapshot_is_gone_round_and_named(
     damage(largest)
     with caplog.at_level(logging.WARNING):
         found = report(job)
-    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    assert (found.source, found.from_batch, found.changelog_files) == ("snapshot", 3, 3)
     assert largest.name in found.damaged[0]
     assert largest.name in "\n".join(caplog.messages)
     goes_on(job)

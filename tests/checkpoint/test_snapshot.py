@@ -118,7 +118,7 @@ def test_the_newest_snapshots_are_kept_with_all_that_they_need(
     tmp_path: Path, store: CheckpointStore
 ) -> None:
     """Case 12: old ones are pruned, the newest n kept."""
-    job = Job(tmp_path, settings(tmp_path, backend="rocksdb", snapshots_kept=3))
+    job = Job(tmp_path, settings(tmp_path, backend="rocksdb", snapshots_retained=3))
     job.drive(15)
     assert snapshot_batches(store, 0, 0) == [9, 11, 13]
     assert committed_batches(store, 0, 0) == list(range(9, 15))
@@ -136,7 +136,7 @@ def test_the_newest_snapshots_are_kept_with_all_that_they_need(
 
 
 def test_pruning_counts_whole_snapshots_alone(tmp_path: Path, store: CheckpointStore) -> None:
-    job = Job(tmp_path, settings(tmp_path, snapshots_kept=3))
+    job = Job(tmp_path, settings(tmp_path, snapshots_retained=3))
     job.drive(8)
     assert snapshot_batches(store, 0, 0) == [3, 5, 7]
     manifest = read_manifest(store, 0, 0, 7)
@@ -162,7 +162,7 @@ def test_a_snapshot_of_another_run_does_not_count(tmp_path: Path, store: Checkpo
 
 
 def test_pruning_removes_what_dead_attempts_left(tmp_path: Path, store: CheckpointStore) -> None:
-    job = Job(tmp_path, settings(tmp_path, snapshots_kept=2))
+    job = Job(tmp_path, settings(tmp_path, snapshots_retained=2))
     job.drive(5)
     left = ["v3.dead00.changes", "v3.dead00.out", "v3.head.0.new", "sst/0.dead00.0.x", "0.snapshot.0.new"]
     young = ["v5.beef00.changes", "v5.head.0.new", "sst/9.beef00.0.x", "9.snapshot.0.new", "v4.beef00.out"]
@@ -177,7 +177,7 @@ def test_pruning_cut_off_anywhere_leaves_a_state_that_restores(
     tmp_path: Path, store: CheckpointStore
 ) -> None:
     """Case 12: a kill in the middle of pruning."""
-    job = Job(tmp_path, settings(tmp_path, backend="rocksdb", snapshots_kept=100))
+    job = Job(tmp_path, settings(tmp_path, backend="rocksdb", snapshots_retained=100))
     job.drive(9)
     counts = expected(9)[1]
     pool().close()
@@ -268,7 +268,7 @@ def test_change_files_beyond_a_size_bring_a_snapshot_early(tmp_path: Path, store
 def test_with_fewer_snapshots_than_are_kept_nothing_of_the_log_goes(
     tmp_path: Path, store: CheckpointStore
 ) -> None:
-    job = Job(tmp_path, settings(tmp_path, snapshots_kept=3))
+    job = Job(tmp_path, settings(tmp_path, snapshots_retained=3))
     job.drive(5)
     assert snapshot_batches(store, 0, 0) == [1, 3]
     prune(store, 0, 0, 3)

@@ -76,5 +76,5 @@ def test_partition_that_moves_to_the_host_of_its_standby_begins_warm(tmp_path: P
     elsewhere.settings = replace(job.settings, local_root=str(tmp_path / "standby"))
     with open_new(elsewhere.ask(0, 1, 1), elsewhere.settings, job.clock) as opened:
         assert opened.report is not None
-        assert (opened.report.source, opened.report.change_files) == ("local", 0)
+        assert (opened.report.source, opened.report.changelog_files) == ("local", 0)
     assert elsewhere.run(1, words_of(1), 1) == expected(1)

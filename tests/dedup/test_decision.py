@@ -226,7 +226,7 @@ def test_times_beyond_what_can_be_added_to_are_refused() -> None:
 def test_columns_of_different_lengths_are_our_mistake() -> None:
     columns = columns_of([Row(K, 1), Row(K, 2)], with_offsets=False)
     short = replace(columns, times_us=columns.times_us[:1])
-    with pytest.raises(InvariantBroken, match="stand beside"):
+    with pytest.raises(InvariantBroken, match="do not fit"):
         decide(short, Nothing(), SegmentRule.of(RETENTION_US), None)
 
 

@@ -23,6 +23,7 @@ from tidegate.checkpoint.commit_record import RunFacts, read_commit_record
 from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec, StateKeyColumn
 from tidegate.checkpoint.settings import BatchRequest, StateSettings
 from tidegate.checkpoint.store import operator_store
+from tidegate.dedup import deduplicator
 from tidegate.dedup.decision import BatchColumns, decide
 from tidegate.dedup.deduplicator_input import keys_of, offsets_of, position, times_of
 from tidegate.dedup.identity import SALT, DedupIdentity, check_identity, digest_columns, read_identity
@@ -30,6 +31,7 @@ from tidegate.dedup.settings import SegmentSettings
 from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import StateInvalid, StateMismatch, TidegateError, ValueInvalid
 from tidegate.testing.clock import ManualClock
+from tidegate.testing.operators import key_columns
 
 UTC = dt.UTC
 
@@ -51,6 +53,21 @@ def test_the_first_occurrence_passes_and_the_second_does_not(tmp_path: Path) -> 
         later = dedup.check(["a", "a"], [start + dt.timedelta(days=100), start - dt.timedelta(days=200)])
         assert later.outcome == ["unique", "late"]
         assert dedup.counts == {"unique": 3, "duplicate": 1, "late": 1}
+
+
+def test_a_relative_folder_has_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(deduplicator, "SNAPSHOT_EVERY_CALLS", 2)
+    with opened(Path("state of today")) as dedup:
+        for number in range(5):
+            dedup.check([f"o-{number}"], [number])
+    assert len(list(tmp_path.glob("state of today/state/orders/e0/0/*.snapshot"))) == 2
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+    monkeypatch.chdir("/")
+    with opened(tmp_path / "state of today") as dedup:
+        assert dedup.check(["o-4", "o-5"], [4, 5]).outcome == ["duplicate", "unique"]
 
 
 def test_what_was_told_is_known_after_a_restart_and_without_the_local_copy(tmp_path: Path) -> None:
@@ -298,7 +315,7 @@ def test_positions_of_two_partitions_are_never_the_same() -> None:
 
 
 def test_digests_are_those_of_spark_for_one_plain_column() -> None:
-    """The hash of the null flag is the seed of the value's; Python's scalar way gives the same as columns."""
+    """The hash of the null flag is the seed of the value's."""
     keys = keys_of([("é", 7), (None, -1), ("", None)])
     first, second = digest_columns(keys.arrays)
     codec = StateKeyCodec(
@@ -313,8 +330,9 @@ def test_digests_are_those_of_spark_for_one_plain_column() -> None:
     )
     salted = StateKeyCodec(KeyType((StateKeyColumn("salt", "bigint"), *codec.key_type.columns)))
     rows = [(False, "é", False, 7), (True, None, False, -1), (False, "", True, None)]
-    assert first.view(np.int64).tolist() == [codec.hash_of(row) for row in rows]
-    assert second.view(np.int64).tolist() == [salted.hash_of((SALT, *row)) for row in rows]
+    columns = key_columns(salted.key_type, [(SALT, *row) for row in rows])
+    assert first.tolist() == codec.hash_columns(columns[1:]).tolist()
+    assert second.tolist() == salted.hash_columns(columns).tolist()
 
 
 def test_the_head_of_a_call_says_what_it_did(tmp_path: Path) -> None:

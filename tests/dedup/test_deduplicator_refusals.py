@@ -23,6 +23,7 @@ from tidegate.dedup.columns import SegmentKeys
 from tidegate.dedup.decision import BatchColumns
 from tidegate.dedup.deduplicator import _part
 from tidegate.dedup.deduplicator_input import offsets_of, times_of
+from tidegate.dedup.settings import EXPECTED_RATE_MAX
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
 from tidegate.testing.clock import ManualClock
 
@@ -71,7 +72,7 @@ def test_what_names_no_folder_is_refused(folder: Any) -> None:
 
 
 def test_the_highest_rate_and_the_longest_interval_make_filters_that_fit(tmp_path: Path) -> None:
-    with opened(tmp_path, retention="1000 days", expected_rate=np.float64(deduplicator.RATE_MAX)) as dedup:
+    with opened(tmp_path, retention="1000 days", expected_rate=np.float64(EXPECTED_RATE_MAX)) as dedup:
         assert dedup.check(["a", "a"], [1, 2]).outcome == ["unique", "duplicate"]
 
 

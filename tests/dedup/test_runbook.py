@@ -54,7 +54,7 @@ def test_segment_corruption_heals_with_the_next_attempt(job: Job, model: Model) 
     with pytest.raises(StorageCorrupt, match=f"{OPERATOR}.{SEGMENT_MINUTES * 60_000}"):
         job.run(BATCHES, rows)
     assert job.run(BATCHES, rows) == model.take(rows)
-    assert any("made again alone" in line for line in job.head(BATCHES).damaged)
+    assert any("restored alone" in line for line in job.head(BATCHES).damaged)
     job.drive([BATCHES + 1], model)
 
 

@@ -13,8 +13,9 @@ from tests.paths import ROOT
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.dedup import sizing as module
 from tidegate.dedup.settings import INTERVAL_US_MIN, SEGMENTS_MAX, SegmentRule
-from tidegate.dedup.sizing import DAY_US, GIB, Estimate, Workload, estimate
+from tidegate.dedup.sizing import GIB, Estimate, Workload, estimate
 from tidegate.errors import RequestInvalid
+from tidegate.model.epoch import DAY_US
 
 RATES = st.fractions(min_value=Fraction(1, 100), max_value=10**6, max_denominator=100)
 RETENTIONS_US = st.integers(min_value=1, max_value=1_000 * 86_400_000).map(lambda ms: ms * 1_000)
@@ -67,7 +68,7 @@ def test_segments_are_as_long_as_the_store_makes_them(retention_us: int) -> None
 def test_the_guide_has_the_figures_of_the_estimate() -> None:
     """What docs/guide/dedup.md says beside `tidegate dedup estimate` is what the command answers."""
     guide = (ROOT / "docs/guide/dedup.md").read_text("utf-8")
-    section = guide.partition("## What it takes")[2].partition("\n## ")[0]
+    section = guide.partition("## Resources")[2].partition("\n## ")[0]
     command = re.search(r'tidegate dedup estimate --rate 1000 --retention "100 days" --key-bytes 64', section)
     assert command is not None
     found = estimate(Workload(rate=Fraction(1_000), retention_us=100 * DAY_US, key_bytes=64))
@@ -94,7 +95,7 @@ def test_the_limits_are_those_of_the_store() -> None:
     with pytest.raises(RequestInvalid, match="live segments"):
         Workload(retention_us=interval_us * SEGMENTS_MAX, interval_us=interval_us)
     usual = StateSettings()
-    assert usual.snapshots_kept == module.SNAPSHOTS_KEPT
+    assert usual.snapshots_retained == module.SNAPSHOTS_RETAINED
 
 
 def test_our_layout_is_sized_for_its_largest_moment() -> None:

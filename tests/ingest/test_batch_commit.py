@@ -15,7 +15,7 @@ from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import PartitionNotFound, RequestInvalid, TopicNotFound
 from tidegate.ingest import batch_commit as module
 from tidegate.ingest.batch_commit import (
-    PARTS_KEPT_SECONDS,
+    PARTS_RETENTION_SECONDS,
     BatchCommitResult,
     BatchParts,
     check_partitions,
@@ -193,7 +193,7 @@ def test_old_parts_and_writers_that_never_come_again_go_after_a_day(desk: Desk) 
     desk.bench.committer.submit(once).result(PATIENCE_SECONDS)
     desk.commit(0, [], writer="lasting")
     assert desk.parts.old(desk.topic) == []
-    desk.bench.clock.advance(PARTS_KEPT_SECONDS + 1)
+    desk.bench.clock.advance(PARTS_RETENTION_SECONDS + 1)
     young = desk.store(1, ["2"])
     for old in desk.parts.old(desk.topic):
         desk.bench.committer.submit(partial(stage_old, old=old)).result(PATIENCE_SECONDS)

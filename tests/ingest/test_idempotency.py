@@ -7,7 +7,7 @@ import pytest
 from tests.topics.bench import NOW_US, build
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt, TopicExists
 from tidegate.ingest.idempotency import (
-    KEPT_SECONDS,
+    RETENTION_SECONDS,
     Answer,
     IdempotentRequest,
     old_answers,
@@ -19,7 +19,7 @@ from tidegate.storage.keys import KeySpace, join, prefix_range
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 
-DAY_US = KEPT_SECONDS * 1_000_000
+DAY_US = RETENTION_SECONDS * 1_000_000
 PATIENCE_SECONDS = 60
 
 

@@ -19,7 +19,7 @@ from tidegate.live.hub import LiveHub
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Value
 from tidegate.settings import LiveSettings
-from tidegate.sql.expressions.compile import RowShape, compile_select
+from tidegate.sql.expressions.compile import RowColumns, compile_select
 from tidegate.testing.clock import ManualClock
 
 
@@ -258,7 +258,7 @@ def test_a_row_that_a_filter_cannot_compute_is_left_out_and_counted() -> None:
         select = compile_select(
             "SELECT id, 10 // n AS q, TIMESTAMP '2000-01-01' + INTERVAL 9000 YEAR AS t FROM app.things"
             " WHERE 10 // n > 1 OR id > 5",
-            RowShape(COLUMNS),
+            RowColumns(COLUMNS),
             [],
         )
         computing, slow, other = Follower(hub, select), Follower(hub, select), Follower(hub, Where())

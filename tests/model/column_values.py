@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Value
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.times import TIME_US_MAX, TIME_US_MIN
 from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, DAY_MAX, DAY_MIN, INT_MAX, INT_MIN
 
 KINDS = [

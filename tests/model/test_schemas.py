@@ -184,7 +184,7 @@ def test_a_schema_has_columns_but_not_too_many() -> None:
 
 
 def test_importing_the_model_loads_neither_arrow_nor_numpy() -> None:
-    modules = "clock, durations, ids, names, schemas, timeranges"
+    modules = "clock, durations, epoch, ids, names, schemas, times"
     code = (
         f"import sys; from tidegate.model import {modules}; print({{'pyarrow', 'numpy'}} & set(sys.modules))"
     )

@@ -16,7 +16,7 @@ from tests.model.column_values import KINDS, values_of
 from tidegate.errors import ValueInvalid
 from tidegate.model.schemas import ColumnType, parse_type
 from tidegate.model.tables import Value
-from tidegate.model.timeranges import format_time, parse_time
+from tidegate.model.times import format_time, parse_time
 from tidegate.model.values import coerce, coerce_column, from_arrow, from_json, json_column, to_arrow, to_json
 from tidegate.query.duckdb.result import QueryAnswer
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 
 import tidegate
 from tests.paths import ROOT
+from tidegate.pipeline.jars import delta_jars
 from tidegate.pipeline.worker.definitions import PipelineContext, build_writer, load_pipeline
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
@@ -141,6 +145,44 @@ def test_the_orders_of_a_plain_spark_job_are_unique_over_restarts(spark: Any, tm
         )
         query.awaitTermination()
     assert sorted(row.amount for row in spark.read.parquet(str(unique)).collect()) == [1.0, 2.0, 5.0, 6.0]
+
+
+RUN_IN_SPARK = re.compile(r"^<!-- run in Spark -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ORDERS_FILE = re.compile(r"^cat > orders.py <<'EOF'\n(.*?)^EOF$", re.MULTILINE | re.DOTALL)
+STORED_ORDER = {"partition": 0, "offset": 0, "ts": datetime(2026, 1, 1, tzinfo=UTC), "customer": "bob"}
+ORDER_TYPES = {"partition": pa.int32(), "ts": pa.timestamp("us", tz="UTC")}
+
+
+@pytest.mark.spark
+def test_the_snippets_of_the_lake_page_run(
+    spark: Any, spark_home: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "guide" / "lake.md"
+    session, notebook = RUN_IN_SPARK.findall(page.read_text(encoding="utf-8"))
+    (pipeline,) = ORDERS_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (tmp_path / "orders.py").write_text(pipeline, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    shuffle_partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    with running_server(home) as server, tidegate.connect(server.url, token=server.token) as client:
+        spark_home.unlink(missing_ok=True)
+        spark_home.symlink_to(home)
+        client.topics.create("app.events").publish([{"payload": EVENT}])
+        table = pa.Table.from_pylist([STORED_ORDER | {"amount": 7.0}])
+        fields = [pa.field(field.name, ORDER_TYPES.get(field.name, field.type)) for field in table.schema]
+        deltalake.write_deltalake(str(home / "lake" / "orders"), table.cast(pa.schema(fields)))
+        names: dict[str, Any] = {}
+        try:
+            for snippet in (session, notebook):
+                text = snippet.replace("/data/tidegate", str(home)).replace(
+                    "/tmp/orders-try", f"{tmp_path}/try"
+                )
+                exec(compile(text, str(page), "exec"), names)  # noqa: S102 - snippets of our own page
+        finally:
+            spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+            sys.modules.pop("orders", None)
+    assert names["jars"] == delta_jars()[0].parent
+    rows = deltalake.DeltaTable(str(home / "lake" / "orders")).to_pyarrow_table().to_pylist()
+    assert sorted((row["customer"], row["amount"]) for row in rows) == [("ada", 12.5), ("bob", 7.0)]
 
 
 def load_example(name: str) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tidegate.model.access import Principal, Role
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
 from tidegate.query.duckdb.engine import Check, LakeQuery
@@ -18,6 +18,8 @@ from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.scans.system import table_functions
 from tidegate.query.scans.visible_tables import VisibleTables
+from tidegate.query.step import Caller
+from tidegate.query.table_access import TableAccess
 from tidegate.settings.sections import StreamSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
@@ -32,15 +34,9 @@ from tidegate.testing.clock import ManualClock
 TTL_SECONDS = 7 * 86_400
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Someone who reads: a tenant, and a user in it."""
-
-    user: str = "alice"
-    tenant: str = "default"
-
-    def owner_of(self, table: Table) -> str:
-        return "" if table.kind == TableKind.SHARED else self.user
+def reader(user: str = "alice", tenant: str = "default") -> Caller:
+    """Return someone who reads."""
+    return Caller(Principal(tenant, user, frozenset({Role.READER}), "t", tenant))
 
 
 class Bench:
@@ -56,6 +52,7 @@ class Bench:
         self.streams = StreamStore(
             lambda tenant: folder / tenant / "streams", self.clock, ids, StreamSettings(), free_bytes_min=0
         )
+        self.access = TableAccess(self.tables, self.store, self.streams, self.engine)
         self.root = folder / "lake"
         self.root.mkdir(parents=True, exist_ok=True)
         self.query = LakeQuery(Lake(self.root), limits or QueryLimits(timeout_seconds=120, memory_mb=256))
@@ -115,25 +112,25 @@ class Bench:
         assert found is not None
         return found
 
-    def source(self, reader: Reader | None = None, **system: Callable[[], pa.Table]) -> VisibleTables:
-        who = reader or Reader()
+    def source(self, caller: Caller | None = None, **system: Callable[[], pa.Table]) -> VisibleTables:
+        who = caller or reader()
         rows = {**table_functions(self.tables, self.store, self.streams, who.tenant), **system}
-        return VisibleTables(self.tables, self.store, self.streams, self.engine, who, rows)
+        return VisibleTables(self.access, who, rows)
 
     def ask(
         self,
         sql: str,
         *params: Any,
-        reader: Reader | None = None,
+        caller: Caller | None = None,
         last: int | None = None,
         check: Check | None = None,
         pruning: bool = True,
     ) -> QueryAnswer:
-        with closing(self.source(reader)) as source:
+        with closing(self.source(caller)) as source:
             return self.query.run(sql, params, source=source, last=last, check=check, pruning=pruning)
 
-    def rows(self, sql: str, *params: Any, reader: Reader | None = None) -> list[list[Any]]:
-        return self.ask(sql, *params, reader=reader).json_rows()
+    def rows(self, sql: str, *params: Any, caller: Caller | None = None) -> list[list[Any]]:
+        return self.ask(sql, *params, caller=caller).json_rows()
 
     def explain(self, sql: str, *params: Any, last: int | None = None) -> list[dict[str, Any]]:
         with closing(self.source()) as source:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.model.clock import SystemClock
 from tidegate.testing.server import RunningServer
 
@@ -93,7 +93,7 @@ class Office:
     @contextlib.contextmanager
     def catalog(self) -> Iterator[Catalog]:
         """Open the server's catalog beside the server, for what no endpoint makes."""
-        place = CatalogPlace(
+        place = DatabaseAddress(
             url=f"sqlite:///{self.server.home / 'catalog' / 'catalog.db'}",
             connections_max=2,
             timeout_seconds=30.0,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.checkpoint.bench import GROUPS, Bench
@@ -29,8 +30,7 @@ class Keyed:
         self.timers: Timers = bench.timers(known)
 
     def parts(self, key: str) -> tuple[bytes, bytes]:
-        codec = self.bench.codec
-        return codec.group_of(key, GROUPS).to_bytes(2, "big"), codec.encode(key)
+        return self.bench.group(key), self.bench.codec.encode(key)
 
     def set(self, key: str, at_ms: int, clock: TimerClock = "event") -> None:
         self.timers.set(*self.parts(key), clock, at_ms)
@@ -173,6 +173,6 @@ def test_times_beyond_64_bits_are_refused(bench: Bench) -> None:
 def test_many_timers_are_set_at_once(bench: Bench) -> None:
     keyed = Keyed(bench)
     keys = ["ann", "bob"]
-    groups = [bench.codec.group_of(key, GROUPS) for key in keys]
+    groups = bench.codec.groups_of([pa.array(keys)], GROUPS).tolist()
     keyed.timers.set_many(groups, [bench.codec.encode(key) for key in keys], "event", [5, 4])
     assert keyed.fired(9) == [("bob", 4), ("ann", 5)]

@@ -19,7 +19,7 @@ CODECS: dict[str, Codec] = {
     "u16": (keys.u16, keys.read_u16, 0, 2**16 - 1),
     "u32": (keys.u32, keys.read_u32, 0, 2**32 - 1),
     "u64": (keys.u64, keys.read_u64, 0, 2**64 - 1),
-    "i64": (keys.i64, keys.read_i64, keys.I64_MIN, keys.I64_MAX),
+    "i64": (keys.i64, keys.read_i64, -(2**63), keys.I64_MAX),
 }
 WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8}
 

@@ -11,13 +11,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.telemetry.test_redaction import FORMS, SECRET
 from tidegate.settings import LogSettings
-from tidegate.telemetry.logs import TEXT_CHARS_MAX, line_counts, request_context, start_logging
+from tidegate.telemetry.logs import TEXT_CHARS_MAX, line_counts, set_request_context, start_logging
 from tidegate.telemetry.redaction import keep_secret
 
 ADMIN_TOKEN = "an-admin-token-that-looks-like-nothing-known"
@@ -55,6 +56,15 @@ def start() -> Iterator[Start]:
     root.setLevel(before[1])
 
 
+@contextmanager
+def in_request(*names: str) -> Iterator[None]:
+    set_request_context(*names)
+    try:
+        yield
+    finally:
+        set_request_context("")
+
+
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
@@ -62,7 +72,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 def test_a_line_for_people_says_when_what_and_for_whom(start: Start) -> None:
     stream = start()
     log.info("stored %d messages", 3)
-    with request_context("req-1", "acme", "alice"):
+    with in_request("req-1", "acme", "alice"):
         log.warning("slow", extra={"took_ms": 12})
     log.info("after")
     first, second, third = stream.getvalue().splitlines()
@@ -74,7 +84,7 @@ def test_a_line_for_people_says_when_what_and_for_whom(start: Start) -> None:
 
 def test_a_line_for_machines_has_the_promised_fields(start: Start) -> None:
     stream = start("json")
-    with request_context("req-1", "acme", "alice"):
+    with in_request("req-1", "acme", "alice"):
         try:
             raise ValueError("torn")
         except ValueError:
@@ -109,7 +119,7 @@ def test_the_time_is_utc_with_microseconds(start: Start) -> None:
 
 def test_lines_without_a_request_have_no_ids(start: Start) -> None:
     stream = start("json")
-    with request_context("req-1"):
+    with in_request("req-1"):
         log.info("a")
     log.info("b")
     first, second = lines(stream)
@@ -122,7 +132,7 @@ def test_tasks_do_not_see_each_others_requests(start: Start) -> None:
     stream = start("json")
 
     async def one(number: int) -> None:
-        request_context(f"req-{number}", "t")  # without `with`: for the rest of the task
+        set_request_context(f"req-{number}", "t")
         await asyncio.sleep(0)
         log.info("in %d", number)
 

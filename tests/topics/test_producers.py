@@ -13,7 +13,7 @@ from tidegate.errors import SequenceGap, SequenceReused, SequenceTooOld, Storage
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.producers import MESSAGES_KEPT, REQUESTS_KEPT
+from tidegate.topics.producers import MESSAGES_RETAINED_MAX, REQUESTS_RETAINED_MAX
 
 
 def _same(one: Receipt, other: Receipt) -> bool:
@@ -57,11 +57,11 @@ def test_producers_do_not_see_each_other(bench: Bench) -> None:
 
 def test_what_is_too_old_to_be_remembered_is_refused_not_stored_again(bench: Bench) -> None:
     topic = bench.create()
-    for number in range(REQUESTS_KEPT + 1):
+    for number in range(REQUESTS_RETAINED_MAX + 1):
         bench.publish(topic, [b"x"], sender=Sender("p", number))
     with pytest.raises(SequenceTooOld):
         bench.publish(topic, [b"x"], sender=Sender("p", 0))
-    assert len(bench.payloads(topic)) == REQUESTS_KEPT + 1
+    assert len(bench.payloads(topic)) == REQUESTS_RETAINED_MAX + 1
 
 
 def test_a_retry_in_the_same_group_as_the_first_try_gets_the_same_answer(bench: Bench) -> None:
@@ -92,10 +92,10 @@ def test_a_retry_after_a_failed_sync_is_stored_once_whatever_the_disk_did(
 
 def test_of_large_requests_fewer_are_kept_but_always_the_last(bench: Bench) -> None:
     topic = bench.create()
-    large = [b"x"] * MESSAGES_KEPT
+    large = [b"x"] * MESSAGES_RETAINED_MAX
     bench.publish(topic, large, sender=Sender("p", 0))
-    last = bench.publish(topic, large, sender=Sender("p", MESSAGES_KEPT))
-    assert _same(bench.publish(topic, large, sender=Sender("p", MESSAGES_KEPT)), last)
+    last = bench.publish(topic, large, sender=Sender("p", MESSAGES_RETAINED_MAX))
+    assert _same(bench.publish(topic, large, sender=Sender("p", MESSAGES_RETAINED_MAX)), last)
     with pytest.raises(SequenceTooOld):
         bench.publish(topic, large, sender=Sender("p", 0))
 

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections, insert_if_new
 from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
-from tidegate.catalog.paging import PageRequest, PageResult, page_of
+from tidegate.catalog.paging import PageRequest, PageResult, read_page
 from tidegate.catalog.tables import ANSWERS, LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
@@ -83,13 +83,8 @@ class Accounts:
 
     def list_tenants(self, page: PageRequest) -> PageResult[Tenant]:
         """Return a page of tenants, by name."""
-        query = select(TENANTS).order_by(TENANTS.c.name).limit(page.limit + 1)
-        after = page.after_text("tenant")
-        if after is not None:
-            query = query.where(TENANTS.c.name > after)
         with self._connections.read() as connection:
-            found = connection.execute(query).all()
-        return page_of(found, page, "tenant", lambda row: str(row.name), _tenant)
+            return read_page(connection, select(TENANTS), page, "tenant", TENANTS.c.name, _tenant)
 
     def get_tenant(self, name: str) -> Tenant:
         """Return a tenant."""
@@ -136,13 +131,9 @@ class Accounts:
 
     def list_users(self, tenant: str, page: PageRequest) -> PageResult[User]:
         """Return a page of the users of a tenant, by name."""
-        query = select(USERS).where(USERS.c.tenant == tenant).order_by(USERS.c.name).limit(page.limit + 1)
-        after = page.after_text("user")
-        if after is not None:
-            query = query.where(USERS.c.name > after)
+        query = select(USERS).where(USERS.c.tenant == tenant)
         with self._connections.read() as connection:
-            found = connection.execute(query).all()
-        return page_of(found, page, "user", lambda row: str(row.name), _user)
+            return read_page(connection, query, page, "user", USERS.c.name, _user)
 
     def get_user(self, tenant: str, name: str) -> User:
         """Return a user of a tenant."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.paging import PageRequest, PageResult, page_of
+from tidegate.catalog.paging import PageRequest, PageResult, read_page
 from tidegate.catalog.tables import AUDIT, to_mapping
 from tidegate.errors import InvariantBroken
 from tidegate.model.access import DEFAULT_TENANT
@@ -113,12 +113,8 @@ class Audit:
             query = query.where(AUDIT.c.user == user)
         if action is not None:
             query = query.where(AUDIT.c.action == action)
-        after = page.after_number("event")
-        if after is not None:
-            query = query.where(AUDIT.c.id < after)
         with self._connections.read() as connection:
-            found = connection.execute(query.order_by(AUDIT.c.id.desc()).limit(page.limit + 1)).all()
-        return page_of(found, page, "event", lambda row: int(row.id), _event)
+            return read_page(connection, query, page, "event", AUDIT.c.id, _event)
 
     def prune(self, before_us: int) -> int:
         """Delete events from before a time; return their number."""

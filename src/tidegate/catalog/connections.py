@@ -25,7 +25,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidegate.catalog.database_errors import fault_of
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.errors import CatalogUnavailable, CatalogUnusable
 from tidegate.model.clock import Clock
 
@@ -40,13 +40,13 @@ _SWITCH_POLL_SECONDS = 0.01
 class Connections:
     """A pool of connections to one database. Threads: any."""
 
-    def __init__(self, place: CatalogPlace, clock: Clock) -> None:
-        self.place = place
-        self.is_sqlite = place.file is not None
+    def __init__(self, address: DatabaseAddress, clock: Clock) -> None:
+        self.address = address
+        self.is_sqlite = address.file is not None
         self._opening = True
         # SQLite has one writer; the threads of this process queue here, which is fair and needs no polling.
         self._writer = threading.Lock() if self.is_sqlite else None
-        self._engine = _sqlite_engine(place) if self.is_sqlite else _postgresql_engine(place, clock)
+        self._engine = _sqlite_engine(address) if self.is_sqlite else _postgresql_engine(address, clock)
         if self.is_sqlite:
             self._reads = self._engine
             self._snapshots = self._engine
@@ -120,15 +120,15 @@ class Connections:
         try:
             yield
         except (SQLAlchemyError, UnicodeError) as problem:
-            raise fault_of(problem, self.place, opening=self._opening) from problem
+            raise fault_of(problem, self.address, opening=self._opening) from problem
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if self._writer is None:
             yield
             return
-        if not self._writer.acquire(timeout=self.place.timeout_seconds):
-            raise CatalogUnavailable(reason=f"writes to {self.place.file} take too long")
+        if not self._writer.acquire(timeout=self.address.timeout_seconds):
+            raise CatalogUnavailable(reason=f"writes to {self.address.file} take too long")
         try:
             yield
         finally:
@@ -154,7 +154,7 @@ class Connections:
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
         if broken:
             tables = ", ".join(sorted({str(row[0]) for row in broken}))
-            raise CatalogUnusable(catalog=self.place.shown, reason=f"rows of {tables} point at nothing")
+            raise CatalogUnusable(catalog=self.address.shown, reason=f"rows of {tables} point at nothing")
 
 
 def insert_if_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
@@ -175,16 +175,16 @@ def _pragma(connection: Connection, setting: str) -> None:
         driver.execute(f"PRAGMA {setting}")
 
 
-def _sqlite_engine(place: CatalogPlace) -> Engine:
-    if place.file is not None:
-        _make_private(place.file, place)
+def _sqlite_engine(address: DatabaseAddress) -> Engine:
+    if address.file is not None:
+        _make_private(address.file, address)
     engine = create_engine(
-        place.address,
-        pool_size=place.connections_max,
+        address.engine_url,
+        pool_size=address.connections_max,
         max_overflow=0,
-        pool_timeout=place.timeout_seconds,
+        pool_timeout=address.timeout_seconds,
         hide_parameters=True,
-        connect_args={"timeout": place.timeout_seconds, "check_same_thread": False},
+        connect_args={"timeout": address.timeout_seconds, "check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
@@ -192,7 +192,7 @@ def _sqlite_engine(place: CatalogPlace) -> Engine:
         driver.isolation_level = None  # transactions begin by explicit statements, not implicitly
         for setting in ("synchronous=FULL", "foreign_keys=ON"):
             driver.execute(f"PRAGMA {setting}")
-        _use_log(driver, place.timeout_seconds)
+        _use_log(driver, address.timeout_seconds)
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
@@ -218,17 +218,17 @@ def _use_log(driver: sqlite3.Connection, timeout_seconds: float) -> None:
     driver.execute(f"PRAGMA busy_timeout={int(timeout_seconds * 1_000)}")
 
 
-def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
+def _postgresql_engine(address: DatabaseAddress, clock: Clock) -> Engine:
     # Here, so that a catalog on SQLite opens without loading psycopg.
     from tidegate.catalog.postgres_connection import TimeoutConnection
 
-    milliseconds = max(1, int(place.timeout_seconds * 1_000))
-    seconds = max(1, math.ceil(place.timeout_seconds))
+    milliseconds = max(1, int(address.timeout_seconds * 1_000))
+    seconds = max(1, math.ceil(address.timeout_seconds))
     engine = create_engine(
-        place.address,
-        pool_size=place.connections_max,
+        address.engine_url,
+        pool_size=address.connections_max,
         max_overflow=0,
-        pool_timeout=place.timeout_seconds,
+        pool_timeout=address.timeout_seconds,
         pool_pre_ping=True,
         hide_parameters=True,
         connect_args={
@@ -246,7 +246,7 @@ def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
         driver = TimeoutConnection.connect(*args, **options)
         driver.clock = clock
         # The server gives up first, which leaves the connection usable.
-        driver.timeout_seconds = place.timeout_seconds + CLIENT_EXTRA_SECONDS
+        driver.timeout_seconds = address.timeout_seconds + CLIENT_EXTRA_SECONDS
         return driver
 
     @event.listens_for(engine, "connect")
@@ -269,7 +269,7 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _make_private(file: Path, place: CatalogPlace) -> None:
+def _make_private(file: Path, address: DatabaseAddress) -> None:
     """Create the file before SQLite does, so that it and its log are readable by their owner alone."""
     if file.exists():
         return
@@ -277,4 +277,4 @@ def _make_private(file: Path, place: CatalogPlace) -> None:
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         sync_folder(file.parent)
     except OSError as problem:
-        raise CatalogUnusable(catalog=place.shown, reason=str(problem.strerror)) from problem
+        raise CatalogUnusable(catalog=address.shown, reason=str(problem.strerror)) from problem

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from tidegate.catalog.accounts import Accounts
 from tidegate.catalog.audit import Audit
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.dumps import dump, load
 from tidegate.catalog.idempotency import IdempotencyKeys
 from tidegate.catalog.jobs import Jobs
@@ -39,13 +39,13 @@ class Catalog:
         self.jobs = Jobs(connections, clock, random_bytes, self.leases, (self.audit, self.idempotency))
 
     @classmethod
-    def open(cls, place: CatalogPlace, clock: Clock, *, random_bytes: RandomBytes) -> Catalog:
+    def open(cls, address: DatabaseAddress, clock: Clock, *, random_bytes: RandomBytes) -> Catalog:
         """Open a catalog; create its tables where there are none, and upgrade old ones.
 
         Several servers may open one at the same moment. A process that is killed here leaves the old tables
-        or the new ones, and the next one goes on.
+        or the new ones, and the next one continues.
         """
-        connections = Connections(place, clock)
+        connections = Connections(address, clock)
         try:
             revision = upgrade(connections)
         except BaseException:
@@ -55,14 +55,16 @@ class Catalog:
         return cls(connections, revision, clock, random_bytes)
 
     @classmethod
-    def load(cls, place: CatalogPlace, folder: Path, clock: Clock, *, random_bytes: RandomBytes) -> Catalog:
+    def load(
+        cls, address: DatabaseAddress, folder: Path, clock: Clock, *, random_bytes: RandomBytes
+    ) -> Catalog:
         """Load what `dump` wrote into an empty database, all of it or nothing, and open it."""
-        connections = Connections(place, clock)
+        connections = Connections(address, clock)
         try:
             load(connections, folder)
         finally:
             connections.close()
-        return cls.open(place, clock, random_bytes=random_bytes)
+        return cls.open(address, clock, random_bytes=random_bytes)
 
     def dump(self, folder: Path) -> None:
         """Write every row of one snapshot into a folder, for `load` on either kind of database."""

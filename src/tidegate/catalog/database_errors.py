@@ -16,7 +16,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.errors import (
     CatalogUnavailable,
     CatalogUnusable,
@@ -35,36 +35,38 @@ _PRIMARY_CODE_MASK = 0xFF  # SQLite's extended codes keep the primary one in the
 _NO_SUCH_TABLE = "42P01"
 
 
-def fault_of(problem: SQLAlchemyError | UnicodeError, place: CatalogPlace, *, opening: bool) -> TidegateError:
+def fault_of(
+    problem: SQLAlchemyError | UnicodeError, address: DatabaseAddress, *, opening: bool
+) -> TidegateError:
     """Return the error for a failure of the database; `opening` while no statement has succeeded yet."""
     if isinstance(problem, UnicodeError | DataError):
         return RequestInvalid(reason="A text holds characters that the catalog cannot keep.")
     if isinstance(problem, PoolTimeout):
-        reason = f"all {place.connections_max} connections are in use"
+        reason = f"all {address.connections_max} connections are in use"
         return CatalogUnavailable(reason=reason, hint="Try again, or raise catalog.connections_max.")
-    reason = reason_of(problem, place)
+    reason = reason_of(problem, address)
     if isinstance(problem, DBAPIError) and isinstance(problem.orig, sqlite3.Error):
-        return _sqlite_fault(problem.orig, reason, place, opening=opening)
+        return _sqlite_fault(problem.orig, reason, address, opening=opening)
     if opening and any(words in reason for words in _NEVER_WORKS):
-        return CatalogUnusable(catalog=place.shown, reason=reason)
+        return CatalogUnusable(catalog=address.shown, reason=reason)
     if opening and "FATAL" in reason and "does not exist" in reason:
-        return CatalogUnusable(catalog=place.shown, reason=reason)
+        return CatalogUnusable(catalog=address.shown, reason=reason)
     if isinstance(problem, OperationalError | InterfaceError | InternalError):
         return CatalogUnavailable(reason=reason)
     # What psycopg raises for a connection that broke half-way has no closer class.
     if type(problem) is DatabaseError or (isinstance(problem, DBAPIError) and problem.connection_invalidated):
         return CatalogUnavailable(reason=reason)
     if opening:
-        return CatalogUnusable(catalog=place.shown, reason=reason)
+        return CatalogUnusable(catalog=address.shown, reason=reason)
     return InvariantBroken(reason=f"the catalog refused a statement: {reason}")
 
 
-def reason_of(problem: SQLAlchemyError, place: CatalogPlace) -> str:
+def reason_of(problem: SQLAlchemyError, address: DatabaseAddress) -> str:
     """Return the first line of the database's message, without the secrets of its address."""
     message = str(problem.orig) if isinstance(problem, DBAPIError) else str(problem)
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = (lines[0] if lines else type(problem).__name__).rstrip(".")
-    for secret in place.secrets:
+    for secret in address.secrets:
         reason = reason.replace(secret, "***")
     return reason[:REASON_CHARS_MAX]
 
@@ -75,9 +77,11 @@ def is_absent_table(problem: DBAPIError) -> bool:
     return state == _NO_SUCH_TABLE or "no such table" in str(problem.orig)
 
 
-def _sqlite_fault(orig: sqlite3.Error, reason: str, place: CatalogPlace, *, opening: bool) -> TidegateError:
+def _sqlite_fault(
+    orig: sqlite3.Error, reason: str, address: DatabaseAddress, *, opening: bool
+) -> TidegateError:
     code = getattr(orig, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK
-    file = place.file
+    file = address.file
     if file is None:
         raise InvariantBroken(reason="an error of SQLite without a file of SQLite")
     match code:

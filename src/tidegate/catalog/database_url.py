@@ -16,7 +16,7 @@ _RULE = "Write sqlite:////path/catalog.db or postgresql://user:password@host/dat
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogPlace:
+class DatabaseAddress:
     """The address of a database, its limit of connections, and its timeout."""
 
     url: str = field(repr=False)  # may hold a password
@@ -24,7 +24,7 @@ class CatalogPlace:
     timeout_seconds: float = 5.0
 
     @property
-    def address(self) -> URL:
+    def engine_url(self) -> URL:
         """The address with its SQLAlchemy driver."""
         try:
             url = make_url(self.url)
@@ -41,7 +41,7 @@ class CatalogPlace:
     @property
     def shown(self) -> str:
         """The address in messages: a file, or host and database; never user, password or options."""
-        url = self.address
+        url = self.engine_url
         if url.get_backend_name() == "sqlite":
             return str(url.database)
         port = f":{url.port}" if url.port else ""
@@ -51,13 +51,13 @@ class CatalogPlace:
     @property
     def file(self) -> Path | None:
         """The file of a SQLite catalog."""
-        url = self.address
+        url = self.engine_url
         return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
 
     @property
     def secrets(self) -> list[str]:
         """The parts of the address that messages must not contain."""
-        url = self.address
+        url = self.engine_url
         hidden = [url.query.get(name) for name in ("password", "sslpassword", "passfile")]
         return [text for text in (url.password, *hidden) if isinstance(text, str) and text]
 
@@ -67,10 +67,10 @@ def file_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
-def place_of(settings: CatalogSettings, file: Path) -> CatalogPlace:
+def address_of(settings: CatalogSettings, file: Path) -> DatabaseAddress:
     """Return the address of a catalog: that of the settings, else the file."""
     url = settings.url or file_url(file)
-    return CatalogPlace(url, settings.connections_max, settings.timeout_seconds)
+    return DatabaseAddress(url, settings.connections_max, settings.timeout_seconds)
 
 
 def _unreadable(reason: str) -> CatalogUnusable:

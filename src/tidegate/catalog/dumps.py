@@ -130,8 +130,8 @@ def _dump_table(connection: Connection, table: Table, file: Path) -> _DumpedTabl
     found = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table))
     with file.open("wb") as out:
         for row in found.mappings():
-            kept = {name: _to_json(value) for name, value in row.items()}
-            line = json.dumps(kept, separators=(",", ":")).encode() + b"\n"
+            values = {name: _to_json(value) for name, value in row.items()}
+            line = json.dumps(values, separators=(",", ":")).encode() + b"\n"
             digest.update(line)
             out.write(line)
             count += 1
@@ -167,8 +167,8 @@ def _read_index(folder: Path) -> _Index:
 
 def _check_file(file: Path, dumped: _DumpedTable) -> None:
     try:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        with file.open("rb") as dump_file:
+            digest = hashlib.file_digest(dump_file, "sha256").hexdigest()
     except OSError as problem:
         raise BackupUnusable(file=str(file), reason=str(problem.strerror)) from problem
     if digest != dumped.sha256:
@@ -185,7 +185,7 @@ def _make_room(connection: Connection, connections: Connections, mark: LoadMark 
     for table in () if cut_off else found.sorted_tables:
         if table.name != REVISION_TABLE and connection.execute(select(table).limit(1)).first() is not None:
             raise CatalogUnusable(
-                catalog=connections.place.shown,
+                catalog=connections.address.shown,
                 reason="it is not empty",
                 hint="Name an empty database: what is in this one is not overwritten.",
             )

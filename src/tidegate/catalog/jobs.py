@@ -19,7 +19,7 @@ from tidegate.catalog.audit import PRUNE_ROWS, Actor, Audit
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
 from tidegate.catalog.leases import Lease, Leases
-from tidegate.catalog.paging import PageRequest, PageResult, page_of
+from tidegate.catalog.paging import PageRequest, PageResult, read_page
 from tidegate.catalog.tables import JOB_EVENTS, JOBS, LEASES, to_mapping, to_text
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseHeld, LeaseLost
 from tidegate.model.clock import Clock
@@ -176,12 +176,8 @@ class Jobs:
             query = query.where(JOBS.c.kind == kind)
         if state is not None:
             query = query.where(JOBS.c.state == state)
-        after = page.after_number("job")
-        if after is not None:
-            query = query.where(JOBS.c.number < after)
         with self._connections.read() as connection:
-            found = connection.execute(query.order_by(JOBS.c.number.desc()).limit(page.limit + 1)).all()
-        return page_of(found, page, "job", lambda row: int(row.number), _job)
+            return read_page(connection, query, page, "job", JOBS.c.number, _job)
 
     def prune(self, before_us: int) -> int:
         """Delete jobs that ended before a time, with their history; return their number."""

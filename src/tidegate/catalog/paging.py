@@ -7,9 +7,12 @@ import binascii
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidegate.errors import RequestInvalid
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column, Connection, Row, Select
 
 PAGE_ROWS_MAX = 1_000  # a page is read whole into memory, and once more as JSON
 PAGE_ROWS_DEFAULT = 100
@@ -66,6 +69,24 @@ class PageResult(Generic[T]):
 
     rows: list[T]
     next: str | None
+
+
+def read_page(
+    connection: Connection,
+    query: Select[Any],
+    page: PageRequest,
+    noun: str,
+    key: Column[Any],
+    shape: Callable[[Row[Any]], T],
+) -> PageResult[T]:
+    """Return a page of the rows of a query by a unique key: texts in order, numbers from the highest down."""
+    is_text = key.type.python_type is str
+    after = page.after_text(noun) if is_text else page.after_number(noun)
+    if after is not None:
+        query = query.where(key > after if is_text else key < after)
+    ordered = query.order_by(key if is_text else key.desc())
+    found = connection.execute(ordered.limit(page.limit + 1)).all()
+    return page_of(found, page, noun, lambda row: getattr(row, key.name), shape)
 
 
 def page_of(

@@ -15,7 +15,6 @@ import hmac
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select, update
@@ -31,7 +30,7 @@ from tidegate.catalog.accounts import (
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
-from tidegate.catalog.paging import PageRequest, PageResult, page_of
+from tidegate.catalog.paging import PageRequest, PageResult, read_page
 from tidegate.catalog.tables import LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
@@ -48,11 +47,13 @@ from tidegate.errors import (
 )
 from tidegate.model.access import Operation, Principal
 from tidegate.model.clock import Clock
+from tidegate.model.epoch import SECOND_US
 from tidegate.model.names import shorten
+from tidegate.model.times import format_time
 
 LABEL_CHARS_MAX = 200  # a line in a list
 USE_NOTED_SECONDS = 3_600  # the resolution of the last use; a finer one would be a write for each request
-SESSION_KEPT_US = 86_400 * 1_000_000  # browsers make many: lists show ended ones for a day
+ENDED_SESSION_LISTED_US = 86_400 * SECOND_US  # browsers make many: lists show ended ones for a day
 
 _TEXT = re.compile(r"tg_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"(home-)?[0-9a-f]{16}")
@@ -116,13 +117,9 @@ class Tokens:
     def list(self, tenant: str, user: str, page: PageRequest) -> PageResult[Token]:
         """Return a page of the tokens of a user, by id, ended ones included."""
         query = select(TOKENS).where(TOKENS.c.tenant == tenant, TOKENS.c.user == user)
-        after = page.after_text("token")
-        if after is not None:
-            query = query.where(TOKENS.c.id > after)
         with self._connections.read() as connection:
             find_user(connection, tenant, user)
-            found = connection.execute(query.order_by(TOKENS.c.id).limit(page.limit + 1)).all()
-        return page_of(found, page, "token", lambda row: str(row.id), _token)
+            return read_page(connection, query, page, "token", TOKENS.c.id, _token)
 
     def revoke(
         self, actor: Actor, tenant: str, user: str, token_id: str, key: IdempotencyKey | None = None
@@ -174,7 +171,7 @@ class Tokens:
         expired = [
             row.id for row in rows if row.ended_us is None and isinstance(judged[row.id], TokenExpired)
         ]
-        due_us = self._clock.now_us() - USE_NOTED_SECONDS * 1_000_000
+        due_us = self._clock.now_us() - USE_NOTED_SECONDS * SECOND_US
         used = [
             row.id
             for row in rows
@@ -204,7 +201,7 @@ class Tokens:
 
     def prune(self, before_us: int) -> int:
         """Delete tokens that ended before a time, links and sessions after a day; return their number."""
-        day_ago_us = max(before_us, self._clock.now_us() - SESSION_KEPT_US)
+        day_ago_us = max(before_us, self._clock.now_us() - ENDED_SESSION_LISTED_US)
         old_session = and_(TOKENS.c.kind == "session", TOKENS.c.ended_us < day_ago_us)
         with self._connections.write() as connection:
             connection.execute(delete(LINKS).where(LINKS.c.expires_us < day_ago_us))
@@ -258,7 +255,7 @@ def _find_own(connection: Connection, tenant: str, user: str, token_id: str) -> 
 def _moment(at_us: int | None) -> str:
     if at_us is None:
         return "an unknown moment"
-    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(at_us - at_us % SECOND_US)
 
 
 def _token(row: Row[Any]) -> Token:

@@ -62,10 +62,10 @@ from tidegate.storage.allocator import MemoryTrimmer
 
 log = logging.getLogger(__name__)
 
-_TWO_OPERATORS = "two operators of one query have this name, and would give out each other's rows."
+_TWO_OPERATORS = "two operators of one query have this name, and would return each other's rows."
 _BEGIN_ANEW = (
     "Give each operator a name of its own, and begin a new checkpoint, from a savepoint where there is one: "
-    "what one of them did in this batch stands in this checkpoint."
+    "this checkpoint already has this batch of one of them."
 )
 
 
@@ -225,8 +225,8 @@ def _check_same(request: BatchRequest, commit: CommitRecord, store: CheckpointSt
     if commit.attempt == request.attempt:
         mark_moved(store, request)
         reason = (
-            "one task runs several of its partitions, as after a coalesce(): their rows cannot be told "
-            "apart. Use repartition() after the operator instead."
+            "one task runs several of its partitions, as after a coalesce(): their rows cannot be "
+            "distinguished. Use repartition() after the operator instead."
         )
         raise StateInvalid(operator=request.operator, reason=reason)
 

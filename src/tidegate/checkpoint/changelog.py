@@ -138,7 +138,7 @@ def decode_changes(content: bytes, place: str) -> Iterator[StateChanges]:
     view = memoryview(content)
     smallest_bytes = _HEADER.size + _END.size
     if len(view) < smallest_bytes or view[:8] != MAGIC:
-        raise StorageCorrupt(place=place, reason="it is no change file, or it was cut")
+        raise StorageCorrupt(place=place, reason="not a changelog file, or truncated")
     _, version = _HEADER.unpack_from(view)
     if version != CHANGES_FORMAT:
         reason = f"its format is {version}, this version of Tidegate reads format {CHANGES_FORMAT}"

@@ -24,7 +24,7 @@ MOVED = (
     "what follows the operator moves its partitions together or behind others (coalesce, union); "
     "put .repartition(n) between them"
 )
-_HINT = "Then call process again: the batch is done anew."
+_HINT = "Then call process again: the batch is run again in a new epoch."
 _MARK = re.compile(r"moved\.(\d+)")
 
 

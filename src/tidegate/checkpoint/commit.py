@@ -70,23 +70,18 @@ class _BatchOutput:
     def outputs(self) -> Iterator[pa.RecordBatch]:
         """Yield the output of the published batch, whichever attempt published it."""
         for commit in self._published():
-            yield from self._read(commit, commit.out)
-
-    def dead(self) -> Iterator[pa.RecordBatch]:
-        """Yield the failed rows of the published batch."""
-        for commit in self._published():
-            yield from self._read(commit, commit.dead)
+            yield from self._read(commit)
 
     def _published(self) -> tuple[CommitRecord, ...]:
         return self.commits
 
-    def _read(self, commit: CommitRecord, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
-        folder = partition_folder(commit.epoch, commit.partition)
+    def _read(self, commit: CommitRecord) -> Iterator[pa.RecordBatch]:
+        folder, stored = partition_folder(commit.epoch, commit.partition), commit.out
         if stored is None or self.store.exists(f"{folder}/{stored.file}"):
             return read_output(self.store, folder, stored)
         # Only the newest batch's output is retained: a newer one means that Spark has this one for good.
         if commit.batch < max(committed_batches(self.store, commit.epoch, commit.partition), default=-1):
-            reason = f"batch {commit.batch} was given out and committed, and its output is no longer kept."
+            reason = f"batch {commit.batch} was committed, and its output is no longer stored."
             raise StateMismatch(operator=self.request.operator, reason=reason)
         return read_output(self.store, folder, stored)
 
@@ -182,7 +177,7 @@ class OpenBatch(_BatchOutput):
         The caller then writes the same part to the backend (`write_partly`), through which it is read again.
         """
         if self._has_early:
-            raise InvariantBroken(reason="a batch that added changes early has none of them in the copy")
+            raise InvariantBroken(reason="a batch that added changes early has none in the local store")
         self.is_spilled = True
         self._count(changes)
         self._own_files().changes.add(changes)
@@ -193,7 +188,7 @@ class OpenBatch(_BatchOutput):
         The backend does not have it before `publish`, which applies all parts in order.
         """
         if self.is_spilled:
-            raise InvariantBroken(reason="a batch that spilled has parts in the copy; it adds none beside")
+            raise InvariantBroken(reason="a batch that spilled has parts in the local store; it adds none")
         self._has_early = True
         self._own_files().changes.add(changes)
 
@@ -208,7 +203,7 @@ class OpenBatch(_BatchOutput):
         if self.commits:
             raise InvariantBroken(reason="a batch is published once")
         crash_point("worked", request.partition, request.number)
-        self._is_snapshot_requested = facts.snapshot_wanted
+        self._is_snapshot_requested = facts.is_snapshot_requested
         self._count(changes)
         files = self._own_files()
         files.changes.add(changes)
@@ -270,7 +265,7 @@ class OpenBatch(_BatchOutput):
 
     def _published(self) -> tuple[CommitRecord, ...]:
         if not self.commits:
-            raise InvariantBroken(reason="output is given out after the batch is published, not before")
+            raise InvariantBroken(reason="output is returned after the batch is published, not before")
         return self.commits
 
     def _is_already_pruned(self) -> bool:

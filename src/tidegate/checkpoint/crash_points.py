@@ -46,12 +46,12 @@ POINTS = (
 
 def crash_point(name: str, partition: int | None = None, batch: int | None = None) -> None:
     """Kill this worker when the environment names this point; else do nothing."""
-    wanted = os.environ.get(POINT_VARIABLE)
-    if not wanted:
+    spec = os.environ.get(POINT_VARIABLE)
+    if not spec:
         return
-    point, _, place = wanted.partition(":")
-    wanted_partition, _, wanted_batch = place.partition(":")
-    if point != name or not _fits(wanted_partition, partition) or not _fits(wanted_batch, batch):
+    point, _, place = spec.partition(":")
+    spec_partition, _, spec_batch = place.partition(":")
+    if point != name or not _fits(spec_partition, partition) or not _fits(spec_batch, batch):
         return
     once = os.environ.get(ONCE_VARIABLE)
     if once:
@@ -62,5 +62,5 @@ def crash_point(name: str, partition: int | None = None, batch: int | None = Non
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _fits(wanted: str, actual: int | None) -> bool:
-    return not wanted or (actual is not None and wanted == str(actual))
+def _fits(spec: str, actual: int | None) -> bool:
+    return not spec or (actual is not None and spec == str(actual))

@@ -74,5 +74,5 @@ def _sample(all_of_them: Sequence[_T], count_max: int) -> list[_T]:
     return [all_of_them[int(place * step)] for place in range(count_max)]
 
 
-def _extrapolate(found: int, looked_at: int, count: int) -> int:
-    return round(found * count / looked_at) if looked_at else 0
+def _extrapolate(found: int, sampled: int, count: int) -> int:
+    return round(found * count / sampled) if sampled else 0

@@ -202,7 +202,7 @@ def times_after(store: CheckpointStore, epoch: Epoch, batch: int) -> Times:
     return Times.of([commit for commit in commits if commit is not None])
 
 
-def prune(store: CheckpointStore, snapshots_wanted: int) -> list[int]:
+def prune(store: CheckpointStore, snapshots_required: int) -> list[int]:
     """Remove epochs that nothing needs any more, and return their numbers.
 
     An epoch is self-contained when each of its partitions can be restored without older epochs: it has so
@@ -211,7 +211,7 @@ def prune(store: CheckpointStore, snapshots_wanted: int) -> list[int]:
     removed in part is none.
     """
     numbers = sorted(int(found[1]) for name in store.names() if (found := _FOLDER.fullmatch(name)))
-    alone = _newest_alone(store, snapshots_wanted) if len(numbers) > 1 else None
+    alone = _newest_self_contained(store, snapshots_required) if len(numbers) > 1 else None
     if alone is None:
         return []
     removed = [number for number in numbers if number < alone.number]
@@ -221,11 +221,11 @@ def prune(store: CheckpointStore, snapshots_wanted: int) -> list[int]:
     return removed
 
 
-def _newest_alone(store: CheckpointStore, snapshots_wanted: int) -> Epoch | None:
+def _newest_self_contained(store: CheckpointStore, snapshots_required: int) -> Epoch | None:
     epochs = {epoch.number: epoch for epoch in list_epochs(store)}
     epoch = epochs[max(epochs)] if epochs else None
     batch_max: int | None = None
-    while epoch is not None and not _stands_alone(store, epoch, snapshots_wanted, batch_max):
+    while epoch is not None and not _is_self_contained(store, epoch, snapshots_required, batch_max):
         if epoch.parent is None or epoch.parent.savepoint is not None:
             return None
         batch_max = epoch.parent.batch
@@ -233,11 +233,13 @@ def _newest_alone(store: CheckpointStore, snapshots_wanted: int) -> Epoch | None
     return epoch
 
 
-def _stands_alone(store: CheckpointStore, epoch: Epoch, snapshots_wanted: int, batch_max: int | None) -> bool:
+def _is_self_contained(
+    store: CheckpointStore, epoch: Epoch, snapshots_required: int, batch_max: int | None
+) -> bool:
     for partition in range(epoch.parallelism):
         batches = _whole_snapshots(store, epoch.number, partition)
         usable = [batch for batch in batches if batch_max is None or batch <= batch_max]
-        if len(usable) < snapshots_wanted or max(usable) < epoch.first_batch:
+        if len(usable) < snapshots_required or max(usable) < epoch.first_batch:
             return False
     return True
 

@@ -6,6 +6,7 @@ current.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from tidegate.checkpoint.savepoints import savepoint
 from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
 from tidegate.checkpoint.store import CheckpointStore, checkpoint_path, partition_folder
 from tidegate.errors import StorageCorrupt
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,20 @@ def describe(checkpoint: str | Path) -> list[OperatorState]:
         if known:
             found.append(_operator(str(checkpoint), name, store, known[-1]))
     return found
+
+
+def newest_backend(store: CheckpointStore) -> str | None:
+    """Return the backend that made an operator's newest snapshot; None where there is no readable one."""
+    for epoch in reversed(epochs.list_epochs(store)):
+        for batch in reversed(snapshot_batches(store, epoch.number, 0)):
+            try:
+                manifest = read_manifest(store, epoch.number, 0, batch)
+            except StorageCorrupt as problem:
+                log.warning("manifest damaged, the backend of the snapshot is unknown error=%r", str(problem))
+                continue
+            if manifest is not None:
+                return manifest.backend
+    return None
 
 
 def _operator(checkpoint: str, operator: str, store: CheckpointStore, epoch: Epoch) -> OperatorState:

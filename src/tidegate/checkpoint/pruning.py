@@ -7,8 +7,8 @@ in their sizes, so damage retains more, never less. Savepoints have files of the
 
 The order makes every kill harmless: first the manifests, oldest first (from then on nothing names what only
 they named), then the files that no manifest names, then commit records with their changelog files, oldest
-first, so that what is left is always an unbroken row that ends with the newest. What is not removed this time
-is removed the next.
+first, so that what is left is always a complete sequence that ends with the newest. What is not removed
+this time is removed the next.
 
 An upload under way in another worker is safe: its files have its batch in their name, and only those of
 batches before the oldest retained snapshot are removed; and those it shares are named by the newest manifest.
@@ -39,15 +39,15 @@ _BATCH_FILE = re.compile(r"^v(\d+)\.(?:([^.]+)\.)?(head|changes|out|dead)(?:\.\d
 _MANIFEST_REST = re.compile(r"^(\d+)\.snapshot(\.damaged|\.\d+\.new|\.damaged\.\d+\.new)?$")
 
 
-def prune(store: CheckpointStore, epoch: int, partition: int, snapshots_kept: int) -> list[str]:
+def prune(store: CheckpointStore, epoch: int, partition: int, snapshots_retained: int) -> list[str]:
     """Remove what no retained snapshot, no recovery from one and no replay needs.
 
     Return the names of what was removed, below the partition's folder.
     """
     removed: list[str] = []
     folder = partition_folder(epoch, partition)
-    retained, old = _split_snapshots(store, epoch, partition, snapshots_kept)
-    if len(retained) >= snapshots_kept:
+    retained, old = _split_snapshots(store, epoch, partition, snapshots_retained)
+    if len(retained) >= snapshots_retained:
         floor = min(manifest.batch for manifest in retained)
         for batch in old:
             _remove(store, folder, manifest_name(epoch, partition, batch).rpartition("/")[2], removed)
@@ -64,13 +64,13 @@ def remove_output(store: CheckpointStore, epoch: int, partition: int, names: lis
 
 
 def _split_snapshots(
-    store: CheckpointStore, epoch: int, partition: int, snapshots_kept: int
+    store: CheckpointStore, epoch: int, partition: int, snapshots_retained: int
 ) -> tuple[list[Manifest], list[int]]:
     """Return the newest whole snapshots, and the batches of those older than them all."""
     retained: list[Manifest] = []
     old: list[int] = []
     for batch in reversed(snapshot_batches(store, epoch, partition)):
-        if len(retained) >= snapshots_kept:
+        if len(retained) >= snapshots_retained:
             old.append(batch)
             continue
         try:

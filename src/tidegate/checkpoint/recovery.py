@@ -116,13 +116,13 @@ class RepairedPart:
     name: str
     from_batch: int
     to_batch: int
-    change_files: int
+    changelog_files: int
     size_bytes: int
 
     def __str__(self) -> str:
         return (
-            f"{self.name} was missing or damaged in the local copy, and was made again alone: as it was "
-            f"after batch {self.from_batch}, and {self.change_files} change files up to batch {self.to_batch}"
+            f"{self.name} was missing or damaged in the local store and was restored alone: from batch "
+            f"{self.from_batch}, with {self.changelog_files} changelog files up to batch {self.to_batch}"
         )
 
 
@@ -136,7 +136,7 @@ class RestoreReport:
     source: RecoverySource
     from_batch: int
     to_batch: int
-    change_files: int
+    changelog_files: int
     snapshot_bytes: int
     damaged: tuple[str, ...]
     parts: tuple[RepairedPart, ...] = ()
@@ -154,14 +154,27 @@ def restore(local: LocalStore, partition: StatePartition, batch: int) -> Restore
     findings = Findings()
     report = _catch_up_local(local, partition, batch, findings)
     if report is not None:
+        _log_restored(local, report)
         return report
     for manifest in recovery_paths(partition, batch, findings):
         report = _try_path(local, partition, manifest, batch, findings)
         if report is not None:
             mark_all_damaged(partition, findings)
+            _log_restored(local, report)
             return report
     local.wipe()
     raise findings.first or no_recovery_path(partition, batch, findings)
+
+
+def _log_restored(local: LocalStore, report: RestoreReport) -> None:
+    """Log where a recovery began and what it read; a local store that was current is not logged."""
+    if report.source == "local" and not report.changelog_files:
+        return
+    log.info(
+        "store restored source=%s folder=%s from_batch=%d to_batch=%d changelog_files=%d snapshot_bytes=%d",
+        *(report.source, local.folder, report.from_batch, report.to_batch),
+        *(report.changelog_files, report.snapshot_bytes),
+    )
 
 
 @contextmanager
@@ -338,7 +351,7 @@ def _repair_part(
                 backend.apply_to_part(part, piece, version)
         backend.finish_part(part)
         return RepairedPart(part, start, target.batch, len(batches), size_bytes)
-    reason = f"no snapshot and no unbroken row of change files leads to {part} of its local copy"
+    reason = f"no snapshot and no complete sequence of changelog files restores {part}"
     raise findings.first or StorageCorrupt(place=str(partition.store.path(partition.folder)), reason=reason)
 
 
@@ -419,7 +432,7 @@ def no_recovery_path(partition: StatePartition, batch: int, findings: Findings) 
         return StateMismatch(operator=partition.store.root.name, reason=reason)
     return StorageCorrupt(
         place=str(partition.store.path(partition.folder)),
-        reason=f"no snapshot and no unbroken row of change files leads to batch {batch}",
+        reason=f"no snapshot and no complete sequence of changelog files restores batch {batch}",
     )
 
 

@@ -17,7 +17,7 @@ from tidegate.model.clock import Clock
 
 MIB = 1 << 20
 # The batch of the newest one may be committed in part only, and abandoned by another number of instances.
-SNAPSHOTS_KEPT_MIN = 2
+SNAPSHOTS_RETAINED_MIN = 2
 # The backends of keyed state; deduplication brings its own.
 BACKEND_KINDS = (RocksFactory.kind, HeapFactory.kind)
 
@@ -55,7 +55,7 @@ class StateSettings:
     local_root: str | None = None
     snapshot_every_batches: int = 10
     snapshot_changes_bytes_max: int = 64 * MIB
-    snapshots_kept: int = 3
+    snapshots_retained: int = 3
     snapshot_in_background: bool = True
     stage_bytes_max: int = 256 * MIB
     keep_open: bool = True
@@ -63,13 +63,13 @@ class StateSettings:
     lock_wait_ms_max: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:
-            reason = f"snapshots_kept is {self.snapshots_kept}; a torn batch needs the state before it"
+        if self.snapshots_retained < SNAPSHOTS_RETAINED_MIN:
+            reason = f"snapshots_retained is {self.snapshots_retained}; a torn batch needs the one before"
             raise InvariantBroken(reason=reason)
 
     def local_directory(self, clock: Clock) -> LocalDirectory:
         """Return the directory of local stores on this machine under these settings."""
-        root = Path(self.local_root) if self.local_root else default_root()
+        root = (Path(self.local_root) if self.local_root else default_root()).absolute()
         is_served = self.keep_open and self.backend.is_served
         return LocalDirectory(
             root, self.backend, self.keep_open, self.lock_wait_ms_max, clock, self.redistribution, is_served
@@ -80,7 +80,7 @@ class StateSettings:
         return SnapshotRules(
             self.snapshot_every_batches,
             self.snapshot_changes_bytes_max,
-            self.snapshots_kept,
+            self.snapshots_retained,
             self.snapshot_in_background,
         )
 

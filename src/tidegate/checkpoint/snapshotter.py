@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 # A snapshot that is under way for so many intervals is waited for: else the log grows without end.
 INTERVALS_BEHIND_MAX = 3
-# The longest wait for one: no task waits for ever.
+# The longest wait for one: no task waits without limit.
 BEHIND_WAIT_MS_MAX = 60_000
 
 FILES_NAME = "files"
@@ -68,7 +68,7 @@ class SnapshotRules:
 
     every_batches: int
     changes_bytes_max: int
-    snapshots_kept: int
+    snapshots_retained: int
     in_background: bool
 
 
@@ -108,11 +108,14 @@ class _UploadThread(threading.Thread):
     """The thread that uploads a snapshot into the checkpoint."""
 
     def __init__(
-        self, store: CheckpointStore, manifest: Manifest, staged: _StagedSnapshot, snapshots_kept: int
+        self, store: CheckpointStore, manifest: Manifest, staged: _StagedSnapshot, snapshots_retained: int
     ) -> None:
         name = f"state-snapshot-{manifest.partition}-{manifest.batch}"
         super().__init__(
-            target=_finish_snapshot, args=(store, manifest, staged, snapshots_kept), name=name, daemon=True
+            target=_finish_snapshot,
+            args=(store, manifest, staged, snapshots_retained),
+            name=name,
+            daemon=True,
         )
         self.root = store.root
 
@@ -159,7 +162,9 @@ def take_snapshot(
         (),
         clock.now_us() // 1_000,
     )
-    thread = _UploadThread(store, manifest, _StagedSnapshot(lock, names, local.folder), rules.snapshots_kept)
+    thread = _UploadThread(
+        store, manifest, _StagedSnapshot(lock, names, local.folder), rules.snapshots_retained
+    )
     thread.start()
     if not rules.in_background:
         thread.join()
@@ -167,13 +172,13 @@ def take_snapshot(
 
 
 def _finish_snapshot(
-    store: CheckpointStore, manifest: Manifest, staged: _StagedSnapshot, snapshots_kept: int
+    store: CheckpointStore, manifest: Manifest, staged: _StagedSnapshot, snapshots_retained: int
 ) -> None:
     try:
         _upload(store, manifest, staged)
-        prune(store, manifest.epoch, manifest.partition, snapshots_kept)
+        prune(store, manifest.epoch, manifest.partition, snapshots_retained)
         if manifest.partition == 0:
-            prune_epochs(store, snapshots_kept)
+            prune_epochs(store, snapshots_retained)
         crash_point("pruned", manifest.partition, manifest.batch)
     except (TidegateError, OSError) as problem:
         log.warning("snapshot failed batch=%d store=%s error=%s", manifest.batch, store.root, problem)
@@ -205,7 +210,7 @@ def _check_unmarked(folder: Path) -> None:
     mark = folder / DAMAGED_NAME
     if mark.exists():
         mark.unlink(missing_ok=True)
-        raise LocalStoreDamaged(f"a file of the copy in {folder} cannot be read")
+        raise LocalStoreDamaged(f"a file of the local store in {folder} cannot be read")
 
 
 def _check_tables(files: Path, names: Sequence[str]) -> None:

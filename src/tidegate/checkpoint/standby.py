@@ -16,13 +16,13 @@ from tidegate.checkpoint import epochs
 from tidegate.checkpoint.backend import Backend
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.commit_record import committed_batches
+from tidegate.checkpoint.inspect import newest_backend
 from tidegate.checkpoint.local.lock import lock_folder
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.local.store import LocalStore, acquire, local_files, return_store
 from tidegate.checkpoint.recovery import RestoreReport, StatePartition, restore
 from tidegate.checkpoint.rescale import Redistribution, no_operator_state
 from tidegate.checkpoint.settings import StateSettings, backend_factory
-from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
 from tidegate.checkpoint.store import CheckpointStore, checkpoint_path, operator_store
 from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt, TidegateError
 from tidegate.model.clock import Clock
@@ -211,15 +211,5 @@ def keyed_settings(
 ) -> StateSettings:
     """Return settings that open the local stores of keyed state as its tasks do, read from the checkpoint."""
     options = RocksSettings.production(memory_bytes_max=MEMORY_BYTES_MAX)
-    backend = backend_factory(_kind(store), options)
+    backend = backend_factory(newest_backend(store) or "rocksdb", options)
     return StateSettings(backend=backend, redistribution=redistribution, local_root=local_root)
-
-
-def _kind(store: CheckpointStore) -> str:
-    """Return the backend kind of an operator's newest snapshot; the default one while it has none."""
-    for epoch in reversed(epochs.list_epochs(store)):
-        for batch in reversed(snapshot_batches(store, epoch.number, 0)):
-            manifest = read_manifest(store, epoch.number, 0, batch)
-            if manifest is not None:
-                return manifest.backend
-    return "rocksdb"

@@ -20,6 +20,8 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -27,7 +29,7 @@ from typing import BinaryIO, Self
 import xxhash
 
 from tidegate.errors import CheckpointUnusable, TidegateError
-from tidegate.storage.files import disk_error
+from tidegate.storage.files import disk_error, sync_folder
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):")
@@ -35,7 +37,7 @@ _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):")
 SPARES_MAX = 10_000
 SPARE_SUFFIX = ".new"
 _RUNS_PREFIX = "runs."
-_FULL_HINT = "Free some space: the next attempt of the batch goes on from the state before it."
+_FULL_HINT = "Free some space: the next attempt of the batch continues from the state before it."
 _FAILED_HINT = "The next attempt of the batch finds out."
 
 
@@ -62,11 +64,7 @@ class CheckpointDisk:
 
     def sync_folder(self, path: Path) -> None:
         """Sync the names in a folder to the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(path)
 
 
 class StoreWriter:
@@ -93,10 +91,8 @@ class StoreWriter:
 
     def write(self, content: bytes | memoryview) -> int:
         """Add bytes to the file and to its digest."""
-        try:
+        with checkpoint_errors(self.path):
             self._disk.write(self._file, content)
-        except OSError as problem:
-            raise checkpoint_error(self.path, problem) from problem
         self._digest.update(content)
         size_bytes = memoryview(content).nbytes
         self.size_bytes += size_bytes
@@ -106,10 +102,8 @@ class StoreWriter:
         """Sync the bytes; the name is there for good once the folder is synced."""
         if self._closed:
             return
-        try:
+        with checkpoint_errors(self.path):
             self._disk.sync(self._file)
-        except OSError as problem:
-            raise checkpoint_error(self.path, problem) from problem
         self._closed = True
         self._file.close()
 
@@ -208,10 +202,8 @@ class CheckpointStore:
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens when it is missing."""
-        try:
+        with checkpoint_errors(self.path(name)):
             self.path(name).unlink(missing_ok=True)
-        except OSError as problem:
-            raise checkpoint_error(self.path(name), problem) from problem
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all in it; nothing happens when it is missing."""
@@ -220,10 +212,8 @@ class CheckpointStore:
     def sync(self, name: str) -> None:
         """Sync the folder of a file, and with it the file's name."""
         folder = self.path(name).parent
-        try:
+        with checkpoint_errors(folder):
             self.disk.sync_folder(folder)
-        except OSError as problem:
-            raise checkpoint_error(folder, problem) from problem
 
     def _spare(self, target: Path) -> StoreWriter:
         self._make_folder(target.parent)
@@ -239,12 +229,10 @@ class CheckpointStore:
         """Create a folder and sync its name; the folders above it too."""
         if folder.is_dir():
             return
-        try:
+        with checkpoint_errors(folder):
             self._make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
             self.disk.sync_folder(folder.parent)
-        except OSError as problem:
-            raise checkpoint_error(folder, problem) from problem
 
     def sync_above(self, name: str) -> None:
         """Sync the names of all folders above a file, up to the checkpoint's own.
@@ -253,10 +241,8 @@ class CheckpointStore:
         """
         top = self.root.parent.parent
         for folder in self.path(name).parents:
-            try:
+            with checkpoint_errors(folder):
                 self.disk.sync_folder(folder)
-            except OSError as problem:
-                raise checkpoint_error(folder, problem) from problem
             if folder == top:
                 return
 
@@ -269,6 +255,15 @@ def checkpoint_error(path: Path, problem: OSError) -> TidegateError:
     if problem.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOENT):
         return CheckpointUnusable(path=str(path), reason=reason)
     return disk_error(path, problem, hint=_FAILED_HINT, full_hint=_FULL_HINT)
+
+
+@contextmanager
+def checkpoint_errors(path: Path) -> Iterator[None]:
+    """Raise the error of `checkpoint_error` for an OSError of the block."""
+    try:
+        yield
+    except OSError as problem:
+        raise checkpoint_error(path, problem) from problem
 
 
 def checkpoint_path(checkpoint: str) -> Path:

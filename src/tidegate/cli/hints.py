@@ -23,6 +23,7 @@ from tidegate.errors import (
     TopicNotFound,
     UserNotFound,
 )
+from tidegate.model.names import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from tidegate.cli.invocation import Invocation
@@ -125,8 +126,6 @@ def _locked_hint(pid: int) -> str:
         "or give this one another home: --home DIR."
     )
 
-
-DEAD_SUFFIX = ".dead"  # of the topic of dead letters, which the first one creates
 
 # For each error: the value with the name, and the list of existing names.
 Lister = Callable[["Client"], Iterable[Mapping[str, Any]]]

@@ -50,6 +50,7 @@ TenantOption = Annotated[
         autocompletion=complete_tenants,
     ),
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Invocation:
         finally:
             client.close()
 
-    def need_someone_to_ask(self, what: str) -> None:
+    def require_terminal(self, what: str) -> None:
         """Raise UsageRefused where no question can be asked: without a terminal, and with --json."""
         if self.as_json or not sys.stdin.isatty() or not console().is_terminal:
             raise UsageRefused(f"Nobody can be asked {what}")

@@ -133,14 +133,14 @@ def check_rows(rows: BatchColumns) -> None:
     """Raise for columns of different lengths, and for times so far away that sums would overflow 64 bits."""
     count = len(rows)
     if len(rows.keys) != count or (rows.offsets is not None and len(rows.offsets) != count):
-        raise InvariantBroken(reason=f"{count} times stand beside {len(rows.keys)} keys or other offsets")
+        raise InvariantBroken(reason=f"{count} times do not fit {len(rows.keys)} keys or the offsets")
     check_times(rows.times_us)
 
 
 def check_times(times_us: Longs) -> None:
     """Raise ValueInvalid for times so far away that sums would overflow 64 bits."""
     if len(times_us) and not -TIME_US_LIMIT < int(times_us.min()) <= int(times_us.max()) < TIME_US_LIMIT:
-        reason = f"it is more than {TIME_US_LIMIT} µs away from 1970; mend the source's clock or the unit"
+        reason = f"it is more than {TIME_US_LIMIT} µs away from 1970; correct the source's clock or the unit"
         raise ValueInvalid(place="an event time", reason=reason)
 
 

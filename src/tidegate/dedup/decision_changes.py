@@ -14,7 +14,7 @@ import numpy as np
 
 from tidegate.checkpoint.backend import PackedEntries, StateChanges
 from tidegate.checkpoint.keys.layout import segment_prefix
-from tidegate.dedup.columns import GROUP_BYTES, Bytes, Longs, SegmentKeys, StoredTimes, encode_times
+from tidegate.dedup.columns import GROUP_BYTES, Longs, SegmentKeys, StoredTimes, decode_times, encode_times
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StorageCorrupt
 
@@ -90,10 +90,10 @@ class _Stored:
     def __init__(self, found: StoredTimes, rule: SegmentRule, counts_from_us: int | None) -> None:
         self._rule = rule
         self._by_row: dict[int, set[_Stamp]] = defaultdict(set)
-        offsets = [None] * len(found) if found.offsets is None else found.offsets.tolist()
-        for row, time_us, offset in zip(found.rows.tolist(), found.times_us.tolist(), offsets, strict=True):
-            if counts_from_us is None or time_us >= counts_from_us:
-                self._by_row[row].add((time_us, offset))
+        stamps = _stamps(found.times_us, found.offsets)
+        for row, stamp in zip(found.rows.tolist(), stamps, strict=True):
+            if counts_from_us is None or stamp[0] >= counts_from_us:
+                self._by_row[row].add(stamp)
 
     def of(self, row: int, segment: int) -> list[_Stamp]:
         """Return the stored times of a row's key in a segment, oldest first."""
@@ -121,8 +121,15 @@ def _put_several(changes: StateChanges, accepted: AcceptedRows, segments: Longs,
             by_width[segment, len(value)].append((key, value))
     for (segment, _), pairs in sorted(by_width.items()):
         pairs.sort()
-        changes.packed.append(PackedEntries(segment, *(_rows_of(side) for side in zip(*pairs, strict=True))))
+        sides = (b"".join(side) for side in zip(*pairs, strict=True))
+        columns = (np.frombuffer(side, np.uint8).reshape(len(pairs), -1) for side in sides)
+        changes.packed.append(PackedEntries(segment, *columns))
     return is_plain  # type: ignore[return-value]
+
+
+def _stamps(times_us: Longs, offsets: Longs | None) -> list[_Stamp]:
+    found = [None] * len(times_us) if offsets is None else offsets.tolist()
+    return list(zip(times_us.tolist(), found, strict=True))
 
 
 def _stamp(accepted: AcceptedRows, row: int) -> _Stamp:
@@ -137,23 +144,14 @@ def _value(old: list[_Stamp], new: list[_Stamp]) -> bytes:
     return encode_times(times_us, np.array(offsets, np.int64) if offsets else None).tobytes()
 
 
-def _rows_of(texts: tuple[bytes, ...]) -> Bytes:
-    return np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), -1)
-
-
 def added_times(value: bytes, *, with_offsets: bool) -> list[_Stamp]:
     """Return the times, and offsets, that the batch which wrote an entry added to it."""
     width = 16 if with_offsets else 8
     if not value or len(value) % width:
         raise StorageCorrupt(
-            place="a change file", reason=f"times of {width} bytes are not {len(value)} bytes"
+            place="a changelog file", reason=f"times of {width} bytes are not {len(value)} bytes"
         )
-    numbers = (np.frombuffer(value, ">u8").astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64).tolist()
-    stamps: list[_Stamp] = (
-        list(zip(numbers[::2], numbers[1::2], strict=True))
-        if with_offsets
-        else [(one, None) for one in numbers]
-    )
+    stamps = _stamps(*decode_times(np.frombuffer(value, np.uint8), with_offsets=with_offsets))
     for place in range(len(stamps) - 1, 0, -1):
         if stamps[place] == stamps[place - 1]:
             return stamps[place + 1 :]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import numbers
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -58,13 +57,21 @@ from tidegate.dedup.identity import (
     digest_kind,
     read_identity,
 )
-from tidegate.dedup.settings import SNAPSHOT_CHANGES_BYTES_MAX, SegmentRule, SegmentSettings, default_rocks
+from tidegate.dedup.settings import (
+    EXPECTED_RATE_MAX,
+    SNAPSHOT_CHANGES_BYTES_MAX,
+    SegmentRule,
+    SegmentSettings,
+    default_rocks,
+    is_rate,
+)
 from tidegate.dedup.statistics import Additions, notes_after
 from tidegate.dedup.store.keys import segments_in
 from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.model.durations import parse_duration
+from tidegate.model.epoch import EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +79,7 @@ Message = TypeVar("Message")
 
 # A call may have only a few messages: a snapshot after every tenth would cost more than everything else.
 SNAPSHOT_EVERY_CALLS = 200
-# No disk stores more messages per second; filters are sized by the expected rate.
-RATE_MAX = 100_000_000
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PLAN_ID = "consumer"
 
 
@@ -85,7 +89,7 @@ class Deduplicator:
     The rule is that of `tide.deduplicate`: of one key, a message is a duplicate when a stored time is less
     than the retention away from its own, before or after; it is late when it is older than the newest event
     time of the calls before, less the retention; else it is unique, and its key and time are stored. Inside
-    one call the earliest event time wins, then the lowest offset, then the one that stands first.
+    one call the earliest event time wins, then the lowest offset, then the first in the call.
 
     What holds when the consumer, or the machine, dies:
 
@@ -154,7 +158,7 @@ class Deduplicator:
         except BaseException:
             self._lock.release()
             raise
-        self._opened_us = self._clock.now_us()
+        self._start_us = self._clock.now_us()
         self._local_folder: Path | None = None
         self.counts = dict.fromkeys(OUTCOMES, 0)
 
@@ -260,7 +264,7 @@ class Deduplicator:
         return outcomes
 
     def _batch_request(self, number: int) -> BatchRequest:
-        attempt = f"{os.uname().nodename}.{os.getpid()}.{self._opened_us}.{number}.{self._clock.now_us()}"
+        attempt = f"{os.uname().nodename}.{os.getpid()}.{self._start_us}.{number}.{self._clock.now_us()}"
         return BatchRequest(
             checkpoint=str(self.folder),
             operator=self.name,
@@ -383,13 +387,11 @@ def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
     """Return the number of keys of a whole segment at a rate in messages per second."""
     if rate is None:
         return None
-    is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
-    if not is_number or not 0 < rate <= RATE_MAX:
-        reason = (
-            f"it is {rate!r}; give how many messages come in a second, {RATE_MAX} at most, or leave it out"
-        )
+    if not is_rate(rate):
+        most = f"{EXPECTED_RATE_MAX} at most"
+        reason = f"it is {rate!r}; give how many messages come in a second, {most}, or leave it out"
         raise ValueInvalid(place="expected_rate", reason=reason)
-    return max(1, round(float(rate) * rule.interval_us / 1_000_000))
+    return rule.keys_at(float(rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +424,7 @@ class Outcomes:
     @property
     def first_time(self) -> list[dt.datetime | None]:
         """Return the first times as datetimes in UTC."""
-        return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in self.first_us]
+        return [None if us is None else EPOCH + dt.timedelta(microseconds=us) for us in self.first_us]
 
 
 def publish_call(
@@ -441,7 +443,7 @@ def publish_call(
         raise StateMismatch(operator=batch.request.operator, reason="its state does not lie in segments.")
     stream_us = batch.newest_event_us
     store.expire(stream_us)
-    before = asdict(store.lookup_counters())
+    before = store.lookup_counters()
     outcome, first_us = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.int64)
     recalled = recent.recall(rows, outcome, first_us)
     rest = np.arange(len(rows))
@@ -463,7 +465,7 @@ def publish_call(
         rows_out=outcomes.counts["unique"],
         newest_event_ms=newest_us // 1_000,
         newest_event_us=newest_us,
-        counts=outcomes.counts | _lookups(before, asdict(store.lookup_counters())),
+        counts=outcomes.counts | store.lookup_counters().since(before),
         notes=notes_after(store, rule, stream_us, added),
     )
     batch.publish(decision.changes, facts)
@@ -477,10 +479,3 @@ def _part(rows: BatchColumns, numbers: Longs) -> BatchColumns:
     offsets = None if rows.offsets is None else rows.offsets[numbers]
     selected = rows.keys.take(numbers), rows.times_us[numbers], offsets
     return BatchColumns(*selected, lambda tied: rows.tie(numbers[tied]))
-
-
-def _lookups(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """Return the lookup counters of one call for its commit record."""
-    found = {name: after[name] - before[name] for name in after}
-    found["lookup_us"] = found.pop("lookup_ns") // 1_000
-    return found

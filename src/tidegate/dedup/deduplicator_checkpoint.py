@@ -34,12 +34,12 @@ HELD_NAME = "held"
 
 
 def folder_of(argument: Any, name: str) -> Path:
-    """Return the folder of an argument; StateInvalid if it is no path."""
+    """Return the absolute path of the folder that an argument names; StateInvalid if it is no path."""
     path = os.fspath(argument) if isinstance(argument, str | os.PathLike) else None
     if not isinstance(path, str) or not path or "\0" in path:
         reason = f"its folder is {argument!r}; give the path of one as a text or a Path."
         raise StateInvalid(operator=name, reason=reason)
-    return Path(path)
+    return Path(path).absolute()
 
 
 def check_epochs(checkpoint_store: CheckpointStore) -> None:
@@ -83,14 +83,7 @@ def max_parallelism_of(checkpoint_store: CheckpointStore) -> int:
 def next_number(checkpoint_store: CheckpointStore) -> int:
     """Return the number of the next call: one more than the newest batch that all partitions committed."""
     found = epochs.list_epochs(checkpoint_store)
-    if not found:
-        return 0
-    newest = found[-1]
-    done = [
-        max(committed_batches(checkpoint_store, newest.number, partition), default=newest.first_batch - 1)
-        for partition in range(newest.parallelism)
-    ]
-    return min(done) + 1
+    return epochs.last_complete(checkpoint_store, found[-1]) + 1 if found else 0
 
 
 def recent_of(checkpoint_store: CheckpointStore, number: int) -> RecentOutcomes:

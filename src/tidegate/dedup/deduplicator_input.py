@@ -19,6 +19,7 @@ from tidegate.dedup import columns
 from tidegate.dedup.columns import Longs
 from tidegate.dedup.identity import digest_bytes, digest_columns, plain_column
 from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
+from tidegate.model.epoch import us_of
 
 # A partition of a source and an offset in it are packed into one 64-bit number: 15 bits and 48 bits.
 OFFSET_BITS = 48
@@ -27,9 +28,6 @@ OFFSETS_MAX = 1 << OFFSET_BITS
 
 VOID = "void"
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
-_MICROSECOND = dt.timedelta(microseconds=1)
 _TYPES = {
     "bigint": pa.int64(),
     "boolean": pa.bool_(),
@@ -220,7 +218,7 @@ def _in_microseconds(array: Any) -> Any:
 
 def _micros(value: Any, number_us: int) -> int:
     if isinstance(value, dt.datetime):
-        return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
+        return us_of(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value) * number_us
     raise TypeError(f"{value!r} is neither a datetime nor a whole number")

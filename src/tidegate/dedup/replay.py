@@ -170,8 +170,8 @@ class _Search:
         rest = self._rest
         keep = self._published.keep
         if rest and keep is not None:
-            is_kept = keep(_column([key for key, _ in rest], self._rows.keys)).tolist()
-            rest = {pair: rest[pair] for pair, is_own in zip(rest, is_kept, strict=True) if is_own}
+            own_flags = keep(_column([key for key, _ in rest], self._rows.keys)).tolist()
+            rest = {pair: rest[pair] for pair, is_own in zip(rest, own_flags, strict=True) if is_own}
         if not rest:
             return
         row_of = self._rows_of({key for key, _ in rest})
@@ -206,7 +206,7 @@ def _firsts(rows: BatchColumns, timely: Longs) -> Longs:
 
 
 _ADVICE = (
-    ": a key that was stored then is in none of them. The source, or what stands between it and the "
+    ": a key that was stored then is in none of them. The source, or what is between it and the "
     "deduplication, must give the same rows when a batch is repeated."
 )
 

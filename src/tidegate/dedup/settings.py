@@ -7,6 +7,7 @@ All code uses `SegmentRule`, so that time is divided in one way.
 
 from __future__ import annotations
 
+import numbers
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from tidegate.checkpoint.backends.rocksdb_options import GIB, MIB, RocksSettings
 from tidegate.errors import StateInvalid
 from tidegate.model.durations import US_MAX, Duration, format_duration
+from tidegate.model.epoch import SECOND_US
 
 # With fewer bits a filter sends too many new keys to RocksDB; more bits gain nothing.
 FILTER_BITS_MIN = 4
@@ -85,6 +87,8 @@ INTERVAL_US_MIN = 60_000_000
 SEGMENTS_MAX = 512
 # Times are 64-bit numbers, and twice a retention is added to one.
 RETENTION_US_MAX = 1 << 60
+# Keys a second. No disk stores more; filters are sized for as many as are expected.
+EXPECTED_RATE_MAX = 100_000_000
 
 TimesUs = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -138,6 +142,10 @@ class SegmentRule:
         from_us = self.counts_from_us(stream_us)
         return None if from_us is None else self.segment_of(from_us)
 
+    def keys_at(self, rate: float, partitions: int = 1) -> int:
+        """Return the keys of a whole segment of one of the partitions, at a rate in keys a second."""
+        return max(1, round(rate * self.interval_us / SECOND_US / partitions))
+
     def folder_name(self, store: str, segment: int) -> str:
         """Return the name of a segment's folder."""
         return f"{store}.{self.start_ms(segment)}"
@@ -149,6 +157,12 @@ class SegmentRule:
             return None
         segment, rest = divmod(int(match["start"]) * US_PER_MS, self.interval_us)
         return None if rest else segment
+
+
+def is_rate(value: object) -> bool:
+    """True if a value is a rate in keys a second that can be expected."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and 0 < value <= EXPECTED_RATE_MAX  # type: ignore[operator]
 
 
 def default_interval_us(retention_us: int) -> int:

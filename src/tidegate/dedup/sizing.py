@@ -20,12 +20,11 @@ from tidegate.dedup.settings import (
 )
 from tidegate.errors import RequestInvalid
 from tidegate.model.durations import Duration, format_duration
+from tidegate.model.epoch import DAY_US, SECOND_US
 
 GIB = 1 << 30
 MIB = 1 << 20
 GB = 10**9
-US_PER_SECOND = 1_000_000
-DAY_US = 86_400 * US_PER_SECOND
 
 # Bytes of one digest with its time in a segment's RocksDB: 26 of key group, digest and time, and the overhead
 # of blocks and index. Measured: 28.5 in a flushed file, 27.1 after compaction into the last level.
@@ -39,7 +38,7 @@ ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
 # then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for 4,320 of them
 # in a segment, one every 1,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
 FILE_WRITES_A_KEY = Fraction(5)
-SNAPSHOTS_KEPT = 3
+SNAPSHOTS_RETAINED = 3
 # The rate at which one partition is restored from the checkpoint on one core, checksums and the last
 # changelog files included, where the checkpoint's storage reads 60 MB/s. Measured: 2.5 M at 5 M keys, in the
 # file cache; `python -m benchmarks.dedup --only restarts` measures it with the start of a query around it.
@@ -122,7 +121,7 @@ class Workload:
 
     def messages(self, us: int) -> Fraction:
         """Return the number of messages in a period."""
-        return self.rate * us / US_PER_SECOND
+        return self.rate * us / SECOND_US
 
     def keys(self, us: int) -> Fraction:
         """Return the number of new keys in a period."""
@@ -174,7 +173,7 @@ class Segments:
     segment_bytes: int
     store_bytes: int
     filter_bytes: int
-    change_files_bytes: int
+    changelog_files_bytes: int
     change_bytes_a_second: int
     snapshot_bytes_a_second: int
     filter_reads_a_second: int
@@ -192,7 +191,7 @@ class Segments:
     @property
     def checkpoint_bytes(self) -> int:
         """Return the bytes of the checkpoint: the newest snapshot, files of older ones, changelog files."""
-        return self.local_bytes + self.segment_bytes + self.change_files_bytes
+        return self.local_bytes + self.segment_bytes + self.changelog_files_bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -253,7 +252,7 @@ def _segments(load: Workload) -> Segments:
     segment_keys, live_keys = load.keys(load.segment_us), load.keys(load.retention_us + load.segment_us)
     store_bytes, filter_bytes = int(live_keys * a_key), int(live_keys * FILTER_BYTES_A_KEY)
     partitions = load.partitions or _partitions(store_bytes + filter_bytes)
-    keys_a_second = load.keys(US_PER_SECOND)
+    keys_a_second = load.keys(SECOND_US)
     return Segments(
         segment_keys=int(segment_keys),
         live_keys=int(live_keys),
@@ -264,7 +263,9 @@ def _segments(load: Workload) -> Segments:
         segment_bytes=int(segment_keys * (a_key + FILTER_BYTES_A_KEY)),
         store_bytes=store_bytes,
         filter_bytes=filter_bytes,
-        change_files_bytes=min((SNAPSHOTS_KEPT + 1) * SNAPSHOT_CHANGES_BYTES_MAX * partitions, store_bytes),
+        changelog_files_bytes=min(
+            (SNAPSHOTS_RETAINED + 1) * SNAPSHOT_CHANGES_BYTES_MAX * partitions, store_bytes
+        ),
         change_bytes_a_second=int(keys_a_second * entry_bytes),
         snapshot_bytes_a_second=int(keys_a_second * (a_key * FILE_WRITES_A_KEY + FILTER_BYTES_A_KEY)),
         filter_reads_a_second=int(load.rate * load.segments_live),
@@ -296,7 +297,7 @@ def _notes(load: Workload, window_store: WindowStore) -> tuple[str, ...]:
         )
     if load.partitions is not None and (_segments(load).partition_bytes > PARTITION_BYTES_MAX):
         better = _partitions(_segments(load).local_bytes)
-        notes.append(f"A partition's copy would be above 64 GiB: {better} partitions are better.")
+        notes.append(f"A partition's local store would be above 64 GiB: {better} partitions are better.")
     return tuple(notes)
 
 

@@ -96,7 +96,7 @@ def facts_after(
     """Return the segments after the additions are applied, the oldest first."""
     facts = {one.number: one for one in found}
     for number, one in added.items():
-        before = facts.get(number) or _empty(number, rule)
+        before = facts.get(number) or SegmentFacts(number, rule.start_ms(number))
         # An existing filter has room for more keys than were added; it takes these without growing.
         filter_bytes = before.filter_bytes or math.ceil(one.keys * FILTER_BYTES_A_KEY)
         facts[number] = replace(
@@ -108,21 +108,6 @@ def facts_after(
             newest_us=_edge(max, before.newest_us, one.newest_us),
         )
     return [facts[number] for number in sorted(facts)]
-
-
-def _empty(number: int, rule: SegmentRule) -> SegmentFacts:
-    return SegmentFacts(
-        number=number,
-        start_ms=rule.start_ms(number),
-        keys=0,
-        size_bytes=0,
-        filter_bytes=0,
-        oldest_us=None,
-        newest_us=None,
-        filter_probes=0,
-        filter_maybe=0,
-        filter_false=0,
-    )
 
 
 def _edge(choose: Callable[[Iterable[int]], int], one: int | None, other: int | None) -> int | None:

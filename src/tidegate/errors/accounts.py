@@ -112,7 +112,7 @@ class LeaseHeld(Conflict):
 class LeaseLost(Conflict):
     code = "LEASE_LOST"
     template = "No longer held: {leases}."
-    default_hint = "Someone else has it now. Take it again before you go on; nothing was written."
+    default_hint = "Someone else has it now. Take it again before you continue; nothing was written."
 
 
 class JobStateWrong(Conflict):

@@ -213,7 +213,7 @@ class RouteCycle(Conflict):
 
 class TopicReplaced(Conflict):
     code = "TOPIC_REPLACED"
-    template = "Topic '{topic}' was deleted and made again: old offsets mean nothing in the new one."
+    template = "Topic '{topic}' was deleted and created again: old offsets mean nothing in the new one."
     default_hint = "For a pipeline: stop it, remove its table and its checkpoint, and run it again."
 
 
@@ -232,7 +232,7 @@ class SequenceTooOld(Conflict):
 class SequenceReused(Conflict):
     code = "SEQUENCE_REUSED"
     template = "Producer '{producer}' sends other messages under numbers that it used before ({sequence})."
-    default_hint = "Go on behind the last number, or under another producer id. Nothing was stored."
+    default_hint = "Continue after the last number, or under another producer id. Nothing was stored."
 
 
 class TableExists(Conflict):

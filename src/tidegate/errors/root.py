@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+__all__ = ["TidegateError", "every_error", "from_wire"]
+
 # A message names so many members of a list; the details have them all.
 SHOWN_MEMBERS_MAX = 20
 

@@ -30,7 +30,9 @@ class PlanChanged(Conflict):
     template = (
         "Batch {batch} of operator '{operator}', partition {partition}, was done before under another plan."
     )
-    default_hint = "Spark's offsets of this batch were changed or removed; put them back, or start anew."
+    default_hint = (
+        "Spark's offsets of this batch were changed or removed; put them back, or start a new checkpoint."
+    )
 
 
 class SavepointExists(Conflict):
@@ -48,7 +50,7 @@ class StateNotFound(NotFound):
 class BatchTaken(Unavailable):
     code = "BATCH_TAKEN"
     template = "Another attempt did batch {batch} of operator '{operator}', partition {partition}, first."
-    default_hint = "Nothing is lost: the next attempt of the task gives out what the first one made."
+    default_hint = "Nothing is lost: the next attempt of the task returns the output of the first."
     retryable = True
 
 

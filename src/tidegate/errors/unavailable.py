@@ -26,7 +26,7 @@ class ServerNotRunning(Unavailable):
 class CatalogUnavailable(Unavailable):
     code = "CATALOG_UNAVAILABLE"
     template = "The catalog does not answer: {reason}."
-    default_hint = "Topics and tables go on; try again when the database is back."
+    default_hint = "Topics and tables remain available; try again when the database is back."
 
 
 class SparkGone(Unavailable):
@@ -47,8 +47,8 @@ class StorageFull(Unavailable):
     status = 507
     template = "No room on the disk under {path}: {free_bytes} bytes are free. Nothing was written."
     default_hint = (
-        "Free some space and send the request again; reads go on meanwhile. storage.free_bytes_min keeps a "
-        "reserve: writes stop before the disk is full."
+        "Free some space and send the request again; reads continue meanwhile. storage.free_bytes_min keeps "
+        "a reserve: writes stop before the disk is full."
     )
 
 

@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import RequestInvalid
+from tidegate.ingest.publish import partitions_of
 from tidegate.model.clock import Clock
+from tidegate.model.epoch import SECOND_US
 from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
@@ -38,7 +40,7 @@ BATCH_BYTES_MAX = 256 * 1024 * 1024
 # A part is decoded whole by one thread; a task sends as many parts as it needs.
 PART_MESSAGES_MAX = 50_000
 # Longer than any batch takes, and than a server is down.
-PARTS_KEPT_SECONDS = 24 * 3600
+PARTS_RETENTION_SECONDS = 24 * 3600
 # One removal delays the writers behind it no longer than a group commit does.
 REMOVED_AT_ONCE_MAX = 1_000
 
@@ -46,7 +48,6 @@ REMOVED_AT_ONCE_MAX = 1_000
 DEDUP_COLUMN = "dedupKey"
 
 _PUBLISHED = Origin()
-_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class BatchParts:
 
     def old(self, topic: Topic) -> list[Removal]:
         """Return the abandoned parts and writers of a topic, in portions for one removal each; blocking."""
-        horizon_us = self._clock.now_us() - PARTS_KEPT_SECONDS * _US
+        horizon_us = self._clock.now_us() - PARTS_RETENTION_SECONDS * SECOND_US
         parts = stored_parts.old_parts(self._reader, topic, horizon_us)
         writers = list(stored_parts.old_writers(self._reader, topic, horizon_us))
         count = max(len(parts), len(writers))
@@ -193,7 +194,7 @@ class BatchParts:
             for start in range(0, count, REMOVED_AT_ONCE_MAX)
         ]
 
-    def _known(self, reader: stored_parts.Getter, topic: Topic, name: BatchName) -> LastBatch | None:
+    def _known(self, reader: Reader | Staging, topic: Topic, name: BatchName) -> LastBatch | None:
         last = stored_parts.last_batch(reader, topic, name.writer)
         return last if last is not None and name.number <= last.number else None
 
@@ -209,10 +210,10 @@ class BatchParts:
         stored_parts.stage_removal(staging, topic, parts)
         return BatchCommitResult(committed=False, messages=last.messages if last.number == name.number else 0)
 
-    def _part(self, reader: stored_parts.Getter, topic: Topic, name: BatchName, part_id: int) -> StoredPart:
+    def _part(self, reader: Reader | Staging, topic: Topic, name: BatchName, part_id: int) -> StoredPart:
         found = stored_parts.find_part(reader, topic, name, part_id)
         if found is None:
-            hours = PARTS_KEPT_SECONDS // 3600
+            hours = PARTS_RETENTION_SECONDS // 3600
             raise RequestInvalid(
                 reason=f"Part {part_id} of batch {name.number} of writer '{name.writer}' is not there.",
                 hint=f"Parts are kept for {hours} hours. Run the batch again: it stores new ones.",
@@ -232,7 +233,7 @@ class BatchParts:
             before = len(dedup_keys)
             if is_tracked or DEDUP_COLUMN in table.schema.names:
                 dedup_keys.extend(_optional(table, DEDUP_COLUMN))
-            routes = self._routes(topic, keys, named)
+            routes = partitions_of(topic, keys, named, next(self._turn))
             for partition in np.unique(routes).tolist():
                 mine = columns.setdefault(partition, _Columns())
                 chosen = np.flatnonzero(routes == partition).tolist()
@@ -241,23 +242,6 @@ class BatchParts:
                 mine.payloads.extend(payloads if whole else [payloads[index] for index in chosen])
                 mine.indexes.extend([before + index for index in chosen] if is_tracked else ())
         return _Content(columns, checked_digests(topic, dedup_keys))
-
-    def _routes(self, topic: Topic, keys: Sequence[str | None], named: Sequence[int | None]) -> np.ndarray:
-        """Return the partition of each message: the one it names, else that of its key, else round robin."""
-        turn = next(self._turn) % topic.partitions
-        if topic.partitions == 1:
-            return np.zeros(len(keys), np.int64)
-        return np.array(
-            [
-                topic.check_partition(number)
-                if number is not None
-                else turn
-                if key is None
-                else topic.partition_of(key)
-                for key, number in zip(keys, named, strict=True)
-            ],
-            np.int64,
-        )
 
 
 def stage_old(staging: Staging, old: Removal) -> None:

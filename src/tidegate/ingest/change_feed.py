@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -27,7 +26,7 @@ from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column
-from tidegate.sql.expressions.compile import LiveFilter, RowShape, compile_filter
+from tidegate.sql.expressions.compile import LiveFilter, RowColumns, compile_filter
 from tidegate.storage.group_commit import Staging
 from tidegate.tables.validation import KEY_COLUMNS_MAX, column_position
 from tidegate.topics.definitions import Topic, TopicDirectory
@@ -81,7 +80,7 @@ def _check_where(table: Table, where: str) -> None:
         reason = f"the WHERE of a source has {len(where):,} characters, and {WHERE_CHARS_MAX:,} is the most."
         raise SqlInvalid(reason=reason, hint="Send more rows, and let the reader choose; IN takes a list.")
     try:
-        compile_filter(where, RowShape(table.shown_columns), ())
+        compile_filter(where, RowColumns(table.shown_columns), ())
     except (SqlInvalid, SqlUnsupported) as problem:
         reason = _about_source(str(problem.values["reason"]))
         raise type(problem)(reason=reason, hint=_about_source(problem.hint)) from problem
@@ -112,7 +111,8 @@ class TopicRouter:
         self._clock = clock
         # The compiled routes of each table, for as long as neither the routes nor the table change.
         self._plans: dict[int, _TablePlans] = {}
-        self._faults: Counter[tuple[int, int, Op]] = Counter()
+        # Rows that the WHERE of any route failed on since the server started; none of them was sent.
+        self.fault_count = 0
 
     def wants(self, table: Table) -> bool:
         """True if any route has the table as its source."""
@@ -126,7 +126,7 @@ class TopicRouter:
                     self._plans_of(table)
                 except TidegateError as problem:
                     _logger.error(
-                        "route cannot be compiled, writes will be refused table=%s reason=%s",
+                        "route cannot be compiled, writes will be refused table=%s error=%s",
                         table.full_name,
                         problem,
                     )
@@ -141,15 +141,6 @@ class TopicRouter:
 
     def durable(self, changes: Changes) -> None:
         """Do nothing: the log notifies readers itself."""
-
-    def faults_of(self, route: Route) -> int:
-        """Return how many rows the WHERE of a route failed on since the server started; none was sent."""
-        return self._faults[route.topic_id, route.table_id, route.op]
-
-    @property
-    def fault_count(self) -> int:
-        """The number of rows that the WHERE of any route failed on since the server started."""
-        return sum(self._faults.values())
 
     def _stage_topic(self, staging: Staging, topic: Topic, by_op: dict[Op, _Plan], changes: Changes) -> None:
         number = 0
@@ -182,8 +173,7 @@ class TopicRouter:
         else:
             chosen = [change for change in run if matches(shown(change))]
         if matches.faults > before:
-            route = plan.route
-            self._faults[route.topic_id, route.table_id, route.op] += matches.faults - before
+            self.fault_count += matches.faults - before
             if before == 0:
                 _logger.warning(
                     "the filter of a route failed, the row was not sent table=%s reason=%s",
@@ -197,8 +187,8 @@ class TopicRouter:
         plans = self._plans.get(table.id)
         if plans is None or plans.routes is not routes or plans.schema_id != table.schema_id:
             plans = _TablePlans(routes, table)
-            kept = {known: old for known, old in self._plans.items() if self._routes.feeds(known)}
-            self._plans = {**kept, table.id: plans}
+            current = {known: old for known, old in self._plans.items() if self._routes.feeds(known)}
+            self._plans = {**current, table.id: plans}
         return plans
 
 
@@ -264,12 +254,12 @@ class _Plan:
 def _compiled(where: str, table: Table) -> LiveFilter:
     """Return the compiled WHERE of a stored route; an error is not the fault of the writer who gets it."""
     try:
-        return compile_filter(where, RowShape(table.shown_columns), ())
+        return compile_filter(where, RowColumns(table.shown_columns), ())
     except TidegateError as problem:
         reason = (
             f"'{table.full_name}' feeds a topic by WHERE {shorten(where)}, which this version cannot read"
         )
-        hint = "Drop that source (ALTER TOPIC … DROP SOURCE …), and add it anew."
+        hint = "Drop that source (ALTER TOPIC … DROP SOURCE …), and add it again."
         raise SqlUnsupported(reason=f"{reason}: {_about_source(str(problem))}", hint=hint) from problem
 
 

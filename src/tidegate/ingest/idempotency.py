@@ -19,18 +19,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt
+from tidegate.model.epoch import SECOND_US
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, u64
 
-KEPT_SECONDS = 24 * 3600
+RETENTION_SECONDS = 24 * 3600
 # One removal delays the writers behind it no longer than a group commit does.
 REMOVED_AT_ONCE_MAX = 5_000
 
 _VERSION = 1
 _HEAD = struct.Struct(">BQ16sH")
 _DIGEST_AT = 9
-_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def stage_idempotent(
     stored = staging.get(join(KeySpace.ANSWER, digest))
     if stored is not None:
         at_us, fingerprint, answer = _decoded(stored)
-        if request.now_us - at_us < KEPT_SECONDS * _US:
+        if request.now_us - at_us < RETENTION_SECONDS * SECOND_US:
             if fingerprint != request.fingerprint:
                 raise IdempotencyKeyReused(key=request.key)
             return answer
@@ -80,7 +80,7 @@ def stage_idempotent(
 
 def old_answers(reader: Reader, now_us: int, after: bytes = b"") -> list[bytes]:
     """Return the next expired keys of the time index behind `after`; blocking."""
-    horizon_us = max(0, now_us - KEPT_SECONDS * _US)
+    horizon_us = max(0, now_us - RETENTION_SECONDS * SECOND_US)
     start = after + b"\0" if after else join(KeySpace.ANSWER_TIME, u64(0))
     span = KeyRange(start, max(start, join(KeySpace.ANSWER_TIME, u64(horizon_us))))
     return [key for key, _ in itertools.islice(reader.scan(span), REMOVED_AT_ONCE_MAX)]

@@ -23,7 +23,13 @@ from tidegate.topics.dedup import DedupKeys, MessagePositions, checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin
-from tidegate.topics.producers import REQUESTS_KEPT, ProducerRequest, ProducerState, recall, stage_memory
+from tidegate.topics.producers import (
+    REQUESTS_RETAINED_MAX,
+    ProducerRequest,
+    ProducerState,
+    recall,
+    stage_memory,
+)
 
 _PUBLISHED = Origin()
 
@@ -101,7 +107,7 @@ class Publisher:
         self, topic: Topic, messages: Messages, sender: Sender | None = None
     ) -> Callable[[Staging], Receipt]:
         """Return the change that stores messages, for a caller that commits it with other changes."""
-        routes = self._route(topic, messages)
+        routes = partitions_of(topic, messages.keys, messages.partitions, next(self._turn))
         digests = None if messages.dedup_keys is None else checked_digests(topic, messages.dedup_keys)
         if sender is not None:
             batch = _PublishRequest(topic, messages, routes, digests)
@@ -110,18 +116,6 @@ class Publisher:
             batch = _PublishRequest(topic, messages, routes, digests)
             return lambda staging: self._stage_unique(staging, batch, digests)
         return lambda staging: self._stage(staging, topic, messages, routes)
-
-    def _route(self, topic: Topic, messages: Messages) -> np.ndarray:
-        turn = next(self._turn) % topic.partitions
-        if topic.partitions == 1 and not any(messages.partitions):
-            return np.zeros(len(messages), np.int64)
-        routes = np.empty(len(messages), np.int64)
-        for index, (key, named) in enumerate(zip(messages.keys, messages.partitions, strict=True)):
-            if named is not None:
-                routes[index] = topic.check_partition(named)
-            else:
-                routes[index] = turn if key is None else topic.partition_of(key)
-        return routes
 
     def _stage_once(self, staging: Staging, batch: _PublishRequest, sender: Sender) -> Receipt:
         topic, messages = batch.topic, batch.messages
@@ -165,9 +159,9 @@ class Publisher:
                 raise SequenceTooOld(
                     producer=sender.producer,
                     sequence=sender.sequence + int(removed[0]),
-                    kept=REQUESTS_KEPT,
+                    kept=REQUESTS_RETAINED_MAX,
                     hint="It was stored once; retention or CLEAR has removed it since. "
-                    f"Go on with sequence {state.expected}.",
+                    f"Continue with sequence {state.expected}.",
                 )
             stored = self._log.messages_at(topic, int(partition), offsets[chosen])
             ids[chosen] = stored.column("message_id").to_numpy()
@@ -205,6 +199,26 @@ class Publisher:
             offsets[run] = np.arange(appended.base_offset, appended.base_offset + appended.count)
             ids[run] = appended.ids
         return Receipt(routes, offsets, ids, len(messages))
+
+
+def partitions_of(
+    topic: Topic, keys: Sequence[str | None], named: Sequence[int | None], turn: int
+) -> np.ndarray:
+    """Return the partition of each message: the one it names, else that of its key, else round robin."""
+    if topic.partitions == 1 and not any(named):
+        return np.zeros(len(keys), np.int64)
+    turn %= topic.partitions
+    return np.array(
+        [
+            topic.check_partition(number)
+            if number is not None
+            else turn
+            if key is None
+            else topic.partition_of(key)
+            for key, number in zip(keys, named, strict=True)
+        ],
+        np.int64,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,9 @@ class LatestRows:
     def load(self, table: Table, user: str) -> UserRows:
         """Return a user's current rows; under the table's lock, before a write."""
         with self._lock:
-            kept = self._held.get((table.id, user))
-        if kept is not None and kept[0].table == table:
-            return kept[0]
+            cached = self._held.get((table.id, user))
+        if cached is not None and cached[0].table == table:
+            return cached[0]
         return UserRows(table, user, self._streams.read(table, user).rows)
 
     def keep(self, rows: UserRows) -> None:
@@ -119,9 +119,9 @@ class LatestRows:
             self._drop(table_id, user)
 
     def _drop(self, table_id: int, user: str) -> None:
-        kept = self._held.pop((table_id, user), None)
-        if kept is not None:
-            self._size_bytes -= kept[1]
+        cached = self._held.pop((table_id, user), None)
+        if cached is not None:
+            self._size_bytes -= cached[1]
 
 
 def _size_bytes(row: Row) -> int:

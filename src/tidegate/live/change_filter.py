@@ -50,7 +50,7 @@ class ChangeFilter:
         """Return the message behind its front; None where neither the old nor the new row is selected.
 
         A row that begins to match is an insert, one that no longer matches a delete of what it was. One that
-        goes on matching is an update, also where the shown columns stay the same: a client that counts
+        continues to match is an update, also where the shown columns stay the same: a client that counts
         changes sees each.
         """
         select = self.select

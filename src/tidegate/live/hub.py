@@ -157,7 +157,7 @@ class LiveHub:
     def catch_up(self, subscription: Subscription) -> bool:
         """Write the next changes to the sink of a subscription that is behind.
 
-        True when there is nothing more to do: it is up to date, or its sink was told that it lost or failed.
+        True when there is nothing more to do: it is up to date, or its sink was notified of loss or failure.
         """
         feed = self._feeds.get(subscription.table_id)
         return True if feed is None else feed.catch_up(subscription)
@@ -213,7 +213,7 @@ def _send_step(feed: TableFeed) -> bool:
     try:
         return feed.send()
     except Exception as problem:
-        # A feed that stopped would keep changes back in silence: everyone takes a new snapshot instead.
+        # A feed that stopped would hold changes back without notice: everyone takes a new snapshot instead.
         log.error("table feed failed", exc_info=problem)
         feed.lose_all()
         return False

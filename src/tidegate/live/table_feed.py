@@ -5,7 +5,7 @@ Every subscription is in one of these states, which change on the event loop alo
     loading      its snapshot is being sent; `seq` is where the snapshot was taken
     early        its snapshot is newer than what the groups were sent: it waits for them
     in a group   it has seen exactly what the groups were sent, `sent_seq`
-    behind       its socket was full, or its snapshot is old: it goes on by itself, from its own `seq`
+    behind       its socket was full, or its snapshot is old: it is sent changes separately, from its `seq`
 
 A row that a filter cannot compute does not match, and is counted by the filter itself; see
 `sql.expressions.compile`. A filter that raises all the same is a bug: it ends the subscriptions of its group,

@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tidegate.errors import DurationInvalid, InvariantBroken
+from tidegate.model.epoch import DAY_US, SECOND_US
 from tidegate.model.names import shorten
 
 US_MAX = 2**63 - 1  # durations are added to stored 64-bit times
 TEXT_CHARS_MAX = 64  # every duration up to US_MAX fits, and a megabyte of digits is refused
 
-_SECOND_US = 1_000_000
-_DAY_US = 86_400 * _SECOND_US
-
 # The first spelling of each unit is the one that `format_duration` writes.
 _SPELLINGS: dict[int, tuple[str, ...]] = {
-    7 * _DAY_US: ("weeks", "week", "w"),
-    _DAY_US: ("days", "day", "d"),
-    3_600 * _SECOND_US: ("h", "hr", "hrs", "hour", "hours"),
-    60 * _SECOND_US: ("min", "mins", "minute", "minutes"),
-    _SECOND_US: ("s", "sec", "secs", "second", "seconds"),
+    7 * DAY_US: ("weeks", "week", "w"),
+    DAY_US: ("days", "day", "d"),
+    3_600 * SECOND_US: ("h", "hr", "hrs", "hour", "hours"),
+    60 * SECOND_US: ("min", "mins", "minute", "minutes"),
+    SECOND_US: ("s", "sec", "secs", "second", "seconds"),
     1_000: ("ms", "millisecond", "milliseconds"),
     1: ("us", "\u00b5s", "\u03bcs", "microsecond", "microseconds"),
 }
@@ -39,7 +37,7 @@ _ISO = re.compile(
     rf"P(?:({_NUMBER})Y)?(?:({_NUMBER})M)?(?:({_NUMBER})W)?(?:({_NUMBER})D)?"
     rf"(?:T(?=[0-9])(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_NUMBER})S)?)?"
 )
-_ISO_US = (7 * _DAY_US, _DAY_US, 3_600 * _SECOND_US, 60 * _SECOND_US, _SECOND_US)
+_ISO_US = (7 * DAY_US, DAY_US, 3_600 * SECOND_US, 60 * SECOND_US, SECOND_US)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +52,7 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        return self.us / _SECOND_US
+        return self.us / SECOND_US
 
     def __str__(self) -> str:
         return format_duration(self)
@@ -81,7 +79,7 @@ def format_duration(duration: Duration) -> str:
     """Return exact text: a whole number of the largest unit, up to days, that divides the duration."""
     if duration.us == 0:
         return "0 s"
-    unit_us = next(us for us in _SPELLINGS if us <= _DAY_US and duration.us % us == 0)
+    unit_us = next(us for us in _SPELLINGS if us <= DAY_US and duration.us % us == 0)
     count = duration.us // unit_us
     unit = _SPELLINGS[unit_us][0]
     return f"{count} {'day' if (count, unit) == (1, 'days') else unit}"

@@ -10,7 +10,7 @@ UUIDs of version 7 (RFC 9562): 48 bits of milliseconds, then 74 random bits; the
     milliseconds 48 | version 4 | random 12 | variant 2 | random 62
 
 A source makes each one greater than the one before, also when the clock stops or goes back: within a
-millisecond it adds to the random part, and goes on to the next millisecond when that is used up.
+millisecond it adds to the random part, and continues with the next millisecond when that is used up.
 """
 
 from __future__ import annotations

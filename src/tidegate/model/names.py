@@ -66,9 +66,9 @@ def check_pipeline_name(name: str) -> str:
     return name
 
 
-def shorten(text: str) -> str:
+def shorten(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     """Return text as an error may repeat it: whole when short, else its beginning and an ellipsis."""
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
 def _check_length(name: str, noun: str, chars_max: int, rule: str) -> None:
@@ -81,7 +81,7 @@ def _check_length(name: str, noun: str, chars_max: int, rule: str) -> None:
 def _first_fault(name: str, pattern: re.Pattern[str]) -> str:
     matched = pattern.match(name)
     fault = name[matched.end() if matched else 0]
-    return f"{fault!r} may not stand there" if matched else f"it may not begin with {fault!r}"
+    return f"{fault!r} is not allowed there" if matched else f"it may not begin with {fault!r}"
 
 
 def _invalid(name: str, noun: str, reason: str, rule: str) -> NameInvalid:

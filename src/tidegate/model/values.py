@@ -25,10 +25,11 @@ from uuid import UUID
 import msgspec
 
 from tidegate.errors import TimeRangeInvalid, ValueInvalid
+from tidegate.model.epoch import DAY_US, MICROSECOND, NAIVE_EPOCH, SECOND_US, date_of, day_of
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Value
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time, parse_time
+from tidegate.model.times import TIME_US_MAX, TIME_US_MIN, format_time, parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,10 +40,6 @@ DAY_MIN, DAY_MAX = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: the days of
 ARROW_TIMES_MIN = 32  # below this many moments Python is quicker than a call of Arrow
 NUMBER_CHARS_MAX = 400  # the longest plain text of a DOUBLE has 326; more is a mistake, and slow to read
 
-_EPOCH = datetime(1970, 1, 1)
-EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-_DAY_US = 86_400_000_000
-_MICROSECOND = timedelta(microseconds=1)
 _BEYOND = 10**20  # outside the range of every whole number type; converting more digits is slow
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
@@ -216,14 +213,14 @@ def _uuid(value: object, _kind: ColumnType) -> Value:
 def _date(value: object, _kind: ColumnType) -> Value:
     if isinstance(value, datetime):
         moment_us = _moment_us(value)
-        if moment_us % _DAY_US:
+        if moment_us % DAY_US:
             raise Refusal(f"{_shown(value)} is a moment within a day, not a day")
-        return moment_us // _DAY_US
+        return moment_us // DAY_US
     if isinstance(value, date):
-        return value.toordinal() - EPOCH_ORDINAL
+        return day_of(value)
     if isinstance(value, str) and _DATE.fullmatch(value):
         try:
-            return date.fromisoformat(value).toordinal() - EPOCH_ORDINAL
+            return day_of(date.fromisoformat(value))
         except ValueError as problem:
             raise Refusal(f"{_shown(value)} is not a day: {problem}") from problem
     raise Refusal(f"{_shown(value)} is not a day such as 2026-01-31")
@@ -233,7 +230,7 @@ def _timestamp(value: object, _kind: ColumnType) -> Value:
     if isinstance(value, datetime):
         return _moment_us(value)
     if isinstance(value, date):
-        return (value.toordinal() - EPOCH_ORDINAL) * _DAY_US
+        return day_of(value) * DAY_US
     if isinstance(value, str):
         try:
             return _usual_time(value) if _USUAL_TIME.fullmatch(value) else parse_time(value)
@@ -245,17 +242,17 @@ def _timestamp(value: object, _kind: ColumnType) -> Value:
 def _usual_time(text: str) -> int:
     """Return the moment of a text as `format_time` writes it, four times as quickly as `parse_time`."""
     try:
-        since = datetime.fromisoformat(text[:-1]) - _EPOCH
+        since = datetime.fromisoformat(text[:-1]) - NAIVE_EPOCH
     except ValueError:
         return parse_time(text)  # raises with the reason
-    return since.days * _DAY_US + since.seconds * 1_000_000 + since.microseconds
+    return since.days * DAY_US + since.seconds * SECOND_US + since.microseconds
 
 
 def _moment_us(value: datetime) -> int:
     offset = value.utcoffset() or timedelta(0)
     if getattr(value, "nanosecond", 0):  # pandas has nanoseconds
         raise Refusal(f"{_shown(value)} is finer than a microsecond")
-    moment_us = (value.replace(tzinfo=None) - _EPOCH - offset) // _MICROSECOND
+    moment_us = (value.replace(tzinfo=None) - NAIVE_EPOCH - offset) // MICROSECOND
     if not TIME_US_MIN <= moment_us <= TIME_US_MAX:
         raise Refusal(f"{_shown(value)} is outside the years 1 to 9999")
     return moment_us
@@ -466,7 +463,7 @@ def json_dates(values: Sequence[Any]) -> list[Json]:
 
 def iso_date(days: int) -> str:
     """Return a DATE as JSON shows it."""
-    return date.fromordinal(days + EPOCH_ORDINAL).isoformat()
+    return date_of(days).isoformat()
 
 
 def time_texts(moments: pa.Array) -> list[str | None]:

@@ -150,8 +150,8 @@ def _attempt(command: list[str], environ: Mapping[str, str]) -> FetchError | Non
             env=dict(environ),
         )
     except subprocess.TimeoutExpired as slow:
-        said = slow.output or b""
-        log = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+        output = slow.output or b""
+        log = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
         return FetchError(f"Ivy was not done after {ATTEMPT_SECONDS_MAX:.0f} s", log)
     return None if answer.returncode == 0 else FetchError(why_failed(answer.stdout), answer.stdout)
 
@@ -296,8 +296,8 @@ def _difference(folder: Path, expected: Sequence[JarHash], *, check_hashes: bool
 
 
 def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    with file.open("rb") as jar_file:
+        return hashlib.file_digest(jar_file, "sha256").hexdigest()
 
 
 @contextmanager

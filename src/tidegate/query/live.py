@@ -17,13 +17,11 @@ from tidegate.model.names import check_row_owner
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.query.runner import StatementRunner
 from tidegate.query.step import Caller
+from tidegate.query.table_access import TableAccess
 from tidegate.sql import statements as sql
-from tidegate.storage.engine import Engine, Snapshot
+from tidegate.storage.engine import Snapshot
 from tidegate.storage.group_commit import GroupCommitter, Staging
-from tidegate.streams.store import StreamStore
 from tidegate.tables.access_paths import FullScan
-from tidegate.tables.definitions import TableDirectory
-from tidegate.tables.store import TableStore
 
 if TYPE_CHECKING:
     from tidegate.sql.expressions.compile import LiveSelect
@@ -75,18 +73,12 @@ class LiveSource:
     def __init__(
         self,
         runner: StatementRunner,
-        tables: TableDirectory,
-        store: TableStore,
-        streams: StreamStore,
-        engine: Engine,
+        tables: TableAccess,
         committer: GroupCommitter,
         begin: Callable[[int, int], int],
     ) -> None:
         self._runner = runner
         self._tables = tables
-        self._store = store
-        self._streams = streams
-        self._engine = engine
         self._committer = committer
         self._begin = begin
 
@@ -107,9 +99,9 @@ class LiveSource:
             )
         table = self._table(statement, caller, len(params))
         caller.check(Operation.SQL_READ_OWN if table.is_scoped else Operation.SQL_QUERY)
-        from tidegate.sql.expressions.compile import RowShape, compile_select
+        from tidegate.sql.expressions.compile import RowColumns, compile_select
 
-        select = compile_select(statement.text, RowShape(table.shown_columns), params)
+        select = compile_select(statement.text, RowColumns(table.shown_columns), params)
         if select.last is not None and table.kind != TableKind.STREAM:
             raise SqlUnsupported(
                 reason=f"LAST reads STREAM tables, and '{table.full_name}' is a {table.kind} table.",
@@ -122,7 +114,7 @@ class LiveSource:
         if query.table.kind == TableKind.STREAM:
             return self._stream_snapshot(query, page_rows)
         seq, frozen = self._freeze(query.table)
-        chunks = self._store.scan(frozen, query.table, query.user, FullScan())
+        chunks = self._tables.store.scan(frozen, query.table, query.user, FullScan())
         return SnapshotReader(seq, _pages(query.select, chunks, page_rows), frozen.close)
 
     def _table(self, statement: sql.Select, caller: Caller, parameter_count: int) -> Table:
@@ -140,7 +132,7 @@ class LiveSource:
                 reason=f"Tables of {name.namespace} cannot be subscribed to.",
                 hint="USER, SHARED and STREAM tables can.",
             )
-        return self._tables.get(caller.tenant, name.namespace, name.name)
+        return self._tables.directory.get(caller.tenant, name.namespace, name.name)
 
     def _freeze(self, table: Table) -> tuple[int, Snapshot]:
         """Return an engine snapshot and its change number, taken at the end of a group commit."""
@@ -149,7 +141,7 @@ class LiveSource:
 
         def take() -> None:
             try:
-                now = self._tables.by_id(table.id)
+                now = self._tables.directory.by_id(table.id)
                 if now is None:
                     problems.append(TableNotFound(table=table.full_name, hint="It was dropped."))
                     return
@@ -157,7 +149,7 @@ class LiveSource:
                     # The query was compiled for the old columns: the subscriber opens it again.
                     problems.append(TableChanged(table=table.full_name))
                     return
-                taken.append((self._begin(table.id, table.schema_id), self._engine.snapshot()))
+                taken.append((self._begin(table.id, table.schema_id), self._tables.engine.snapshot()))
             except TidegateError as problem:
                 # The writes of others in this group are durable: they must not be reported as failed.
                 problems.append(problem)
@@ -180,8 +172,8 @@ class LiveSource:
         def barrier() -> None:
             seqs.append(self._begin(table.id, table.schema_id))
 
-        read = self._streams.read(table, query.user, last=alone, barrier=barrier)
-        now = self._tables.by_id(table.id)
+        read = self._tables.streams.read(table, query.user, last=alone, barrier=barrier)
+        now = self._tables.directory.by_id(table.id)
         if now is None:
             # Dropped before its changes were kept: no later event would end this subscription.
             raise TableNotFound(table=table.full_name, known="", hint="It was dropped.")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from tidegate.errors import RequestInvalid, SqlInvalid, TidegateError
 from tidegate.model.access import Operation, Principal, check_allowed
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 StatementKind = Literal[
     "select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"
 ]
+Errors: TypeAlias = type[TidegateError] | tuple[type[TidegateError], ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Step:
 
     Where there are both, the work is for a change that raises SqlInvalid: an expression that could not be
     computed without DuckDB. `is_short` work reads a few rows or a file; other work may take long. `audit`
-    is written into the audit trail. `consume` stands alone: messages that the door reads, waits for and
+    is written into the audit trail. `consume` is used alone: messages that the door reads, waits for and
     returns as rows.
     """
 
@@ -127,18 +128,24 @@ class Step:
 
 def definition_step(
     committer: GroupCommitter,
-    change: Callable[[Staging], object],
+    change: Callable[[Staging], T],
     audit: tuple[Operation, str],
-    allowed: type[TidegateError] | None = None,
+    then: Callable[[T], StatementResult] | None = None,
     *,
+    allowed: Errors = (),
     is_short: bool = False,
 ) -> Step:
-    """Return the step that commits a change of definitions; IF [NOT] EXISTS makes an error an allowed one."""
+    """Return the step that commits a change of definitions, and then does what follows from it.
+
+    IF [NOT] EXISTS makes an error an allowed one: nothing is changed, and nothing follows.
+    """
 
     def work() -> StatementResult:
-        with suppress(*() if allowed is None else (allowed,)):
-            committer.submit(change).result()
-        return StatementResult()
+        try:
+            changed = committer.submit(change).result()
+        except allowed:
+            return StatementResult()
+        return StatementResult() if then is None else then(changed)
 
     return Step("ddl", work=work, is_short=is_short, audit=audit)
 

@@ -141,7 +141,7 @@ def describe_outcome(
     if isinstance(answer, NotFound):
         return "its topic or its group is gone"
     if answer is None or isinstance(answer, LeaseLost):
-        return "its lease is over, others may have it"
+        return "its lease expired; another member may have it"
     if isinstance(answer, TidegateError):
         return "again when its lease ends"
     if answer.get("dead"):

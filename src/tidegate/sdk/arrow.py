@@ -14,7 +14,7 @@ from tidegate.sdk.requests import encoded
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Columns of a consumed table that the server assigns anew when it is published again.
+# Columns of a consumed table that the server assigns again when it is published again.
 SERVER_COLUMNS = frozenset({"offset", "message_id", "ts", "op", "source", "payload_mode", "user"})
 SERVER_COLUMNS |= {"lease", "deliveries"}
 NEXT_OFFSETS = b"tidegate.nextOffsets"
@@ -125,6 +125,6 @@ def page_of(content: bytes) -> ArrowPage:
     metadata = table.schema.metadata or {}
     next_offsets = metadata.get(NEXT_OFFSETS)
     if next_offsets is None:
-        raise TidegateError(reason="The server's Arrow answer does not say where to go on.")
+        raise TidegateError(reason="The server's Arrow answer does not say where to continue.")
     missed = json.loads(metadata.get(MISSED, b"{}"))
     return ArrowPage(table.replace_schema_metadata(None), json.loads(next_offsets), missed)

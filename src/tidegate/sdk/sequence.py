@@ -1,6 +1,6 @@
 """The sequence numbers of a producer's messages.
 
-A sequence number belongs to its messages for ever. When the answer to a batch is lost for good, the server
+A sequence number permanently identifies its messages. When the answer to a batch is lost for good, the server
 may or may not have stored it; other messages under the same number would then be answered as if they were
 stored, and be lost. So the batch in doubt is the only one that may be sent next.
 """
@@ -28,7 +28,7 @@ class ProducerSequence:
     def begin(self, content: bytes) -> None:
         """Use the next number for a batch; refuse another batch than the one in doubt."""
         if self._in_doubt is not None and self._in_doubt != content:
-            reason = f"Nobody knows whether the messages from number {self.sequence} on are stored."
+            reason = f"It is unknown whether the messages from number {self.sequence} on are stored."
             hint = "Publish the same messages again, which is safe; or leave them, and take a new producer."
             raise RequestInvalid(reason=reason, hint=hint)
         self._in_doubt = content

@@ -45,7 +45,7 @@ class ServerUrl:
         # The live socket and the Spark source encode names in the same way.
         host = parts.hostname.encode("idna")
         port = None if parts.port == DEFAULT_PORTS[parts.scheme] else parts.port
-        # An IPv6 address stands in brackets.
+        # An IPv6 address is written in brackets.
         authority = b"[%s]" % host if b":" in host else host
         if port is not None:
             authority += b":%d" % port

@@ -105,7 +105,7 @@ class MessageDict(TypedDict):
 
 
 class MessagePageDict(TypedDict):
-    """Messages, the offset of each partition to go on from, and how many messages a group missed."""
+    """Messages, the offset of each partition to continue from, and how many messages a group missed."""
 
     messages: list[MessageDict]
     nextOffsets: dict[str, int]

@@ -50,7 +50,7 @@ from tidegate.server.pages.pages import refusal_page, wants_page
 from tidegate.server.routes import ROUTES
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.server.websocket.endpoint import LiveEndpoint, refuse_plain_http
-from tidegate.telemetry.logs import request_context
+from tidegate.telemetry.logs import set_request_context
 from tidegate.telemetry.metrics import Refusal
 from tidegate.telemetry.tracing import is_tracing, span
 
@@ -105,14 +105,14 @@ class HttpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "websocket":
-            request_context(request_id := _request_id(scope))
+            set_request_context(request_id := _request_id(scope))
             await self._live(scope, receive, send, request_id)
             return
         runtime = self._runtime
         began = runtime.clock.monotonic_seconds()
         request = _AdmittedRequest(scope, receive, runtime)
         request.id = _request_id(scope)
-        request_context(request.id)  # for the rest of this task, so that every log line has the id
+        set_request_context(request.id)  # for the rest of this task, so that every log line has the id
         status, sent_bytes = 499, 0  # the client has disconnected
         try:
             answer = await self._answer(request)
@@ -154,7 +154,7 @@ class HttpApp:
             task = asyncio.current_task()
             if not self._runtime.stopping or task is None:
                 raise
-            # The grace period is over: telling the client takes no time.
+            # The grace period has ended: telling the client takes no time.
             task.uncancel()
             return self._refuse(request, NotReady(reason="it is stopping, and this was not finished in time"))
         except Exception as problem:
@@ -218,7 +218,7 @@ class HttpApp:
         tenant = ""
         if request.identity is not None:
             tenant = request.identity.principal.tenant
-            request_context(request.id, tenant, request.identity.principal.user)
+            set_request_context(request.id, tenant, request.identity.principal.user)
         if not is_tracing():
             return await endpoint.function(request)
         name, parent = f"{endpoint.method} {endpoint.path}", request.header("traceparent")
@@ -252,7 +252,7 @@ class HttpApp:
                 str(problem),
             )
         if isinstance(problem, StorageCorrupt):
-            self._runtime.metrics.count_corrupt_frame()
+            self._runtime.metrics.corrupt_frames.inc()
         reason = next((word for kind, word in _REFUSED_AS.items() if isinstance(problem, kind)), None)
         if reason is not None:
             self._runtime.metrics.count_refusal(reason)

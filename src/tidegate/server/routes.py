@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidegate.model.access import Operation
 from tidegate.model.wire import accounts, operations
 from tidegate.model.wire import groups as group_wire
@@ -29,45 +31,35 @@ from tidegate.server.openapi import media, swagger
 from tidegate.server.pages import pages
 
 API = "/api/v1"
+PAGE = ("limit", "after")  # the query of a list
 
-ROUTES: list[Endpoint] = [
-    Endpoint("GET", "/health", status.health, None, answer=status_wire.HealthResponse, exempt=True),
-    Endpoint("GET", "/ready", status.ready, None, answer=status_wire.ReadyResponse, exempt=True),
-    Endpoint("GET", "/metrics", metrics.metrics, Operation.METRICS_SHOW, answer=media.METRICS, exempt=True),
-    Endpoint("GET", f"{API}/status", status.status, Operation.STATUS_SHOW, answer=status_wire.StatusResponse),
+# The routes below API.
+_API_ROUTES = [
+    Endpoint("GET", "/status", status.status, Operation.STATUS_SHOW, answer=status_wire.StatusResponse),
     Endpoint(
-        "GET",
-        f"{API}/pipelines",
-        status.list_pipelines,
-        Operation.PIPELINE_LIST,
-        answer=status_wire.PipelineList,
+        "GET", "/pipelines", status.list_pipelines, Operation.PIPELINE_LIST, answer=status_wire.PipelineList
     ),
     Endpoint(
         "GET",
-        f"{API}/pipelines/{{name}}",
+        "/pipelines/{name}",
         status.show_pipeline,
         Operation.PIPELINE_SHOW,
         answer=status_wire.PipelineResponse,
     ),
     Endpoint(
         "POST",
-        f"{API}/worker/report",
+        "/worker/report",
         status.take_report,
         Operation.WORKER_REPORT,
         status_wire.WorkerReport,
         status_wire.WorkerReportResponse,
     ),
     Endpoint(
-        "GET",
-        f"{API}/topics",
-        topics.list_topics,
-        Operation.TOPIC_LIST,
-        answer=topic_wire.TopicPage,
-        query=("limit", "after"),
+        "GET", "/topics", topics.list_topics, Operation.TOPIC_LIST, answer=topic_wire.TopicPage, query=PAGE
     ),
     Endpoint(
         "POST",
-        f"{API}/topics",
+        "/topics",
         topics.create_topic,
         Operation.TOPIC_CREATE,
         topics.NewTopic,
@@ -76,22 +68,12 @@ ROUTES: list[Endpoint] = [
         keyed=True,
     ),
     Endpoint(
-        "GET",
-        f"{API}/topics/{{topic}}",
-        topics.show_topic,
-        Operation.TOPIC_SHOW,
-        answer=topic_wire.TopicResponse,
+        "GET", "/topics/{topic}", topics.show_topic, Operation.TOPIC_SHOW, answer=topic_wire.TopicResponse
     ),
-    Endpoint(
-        "DELETE",
-        f"{API}/topics/{{topic}}",
-        topics.delete_topic,
-        Operation.TOPIC_DELETE,
-        answer=DeleteResponse,
-    ),
+    Endpoint("DELETE", "/topics/{topic}", topics.delete_topic, Operation.TOPIC_DELETE, answer=DeleteResponse),
     Endpoint(
         "PATCH",
-        f"{API}/topics/{{topic}}",
+        "/topics/{topic}",
         topics.change_topic,
         Operation.TOPIC_CHANGE,
         topics.TopicChange,
@@ -99,14 +81,14 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/clear",
+        "/topics/{topic}/clear",
         topics.clear_topic,
         Operation.TOPIC_CLEAR,
         answer=topic_wire.ClearResponse,
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/publish",
+        "/topics/{topic}/publish",
         publish.publish,
         Operation.TOPIC_PUBLISH,
         publish.PublishBody,
@@ -117,7 +99,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/consume",
+        "/topics/{topic}/consume",
         consume.consume,
         Operation.TOPIC_CONSUME,
         consume.ConsumeBody,
@@ -127,7 +109,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/plan",
+        "/topics/{topic}/plan",
         offset_ranges.plan,
         Operation.TOPIC_PLAN,
         offset_ranges.PlanBody,
@@ -136,7 +118,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/read",
+        "/topics/{topic}/read",
         offset_ranges.read,
         Operation.TOPIC_READ,
         offset_ranges.ReadBody,
@@ -144,7 +126,7 @@ ROUTES: list[Endpoint] = [
         reads=True,
     ),
     *(
-        Endpoint("POST", f"{API}/topics/{{topic}}/{verb}", endpoint, Operation.TOPIC_ACK, body, answer)
+        Endpoint("POST", f"/topics/{{topic}}/{verb}", endpoint, Operation.TOPIC_ACK, body, answer)
         for verb, endpoint, body, answer in (
             ("ack", groups.ack, groups.AckBody, group_wire.AckResponse),
             ("nack", groups.nack, groups.NackBody, group_wire.NackResponse),
@@ -153,7 +135,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/parts",
+        "/topics/{topic}/parts",
         staged_batches.store_part,
         Operation.TOPIC_PUBLISH,
         answer=topic_wire.PartResponse,
@@ -162,7 +144,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/commit",
+        "/topics/{topic}/commit",
         staged_batches.commit_batch,
         Operation.TOPIC_PUBLISH,
         staged_batches.CommitBody,
@@ -170,7 +152,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/abort",
+        "/topics/{topic}/abort",
         staged_batches.abort_batch,
         Operation.TOPIC_PUBLISH,
         staged_batches.AbortBody,
@@ -178,7 +160,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/topics/{{topic}}/reset",
+        "/topics/{topic}/reset",
         groups.reset,
         Operation.TOPIC_RESET,
         groups.ResetBody,
@@ -186,21 +168,21 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "GET",
-        f"{API}/topics/{{topic}}/groups",
+        "/topics/{topic}/groups",
         groups.list_groups,
         Operation.TOPIC_GROUPS,
         answer=group_wire.GroupList,
     ),
     Endpoint(
         "DELETE",
-        f"{API}/topics/{{topic}}/groups/{{group}}",
+        "/topics/{topic}/groups/{group}",
         groups.delete_group,
         Operation.TOPIC_RESET,
         answer=DeleteResponse,
     ),
     Endpoint(
         "POST",
-        f"{API}/sql",
+        "/sql",
         sql.run_sql,
         Operation.SQL_RUN,
         sql.SqlBody,
@@ -210,18 +192,11 @@ ROUTES: list[Endpoint] = [
         arrow_out=True,
         keyed=True,
     ),
-    Endpoint("GET", f"{API}/me", users.me, Operation.ME_SHOW, answer=accounts.MeResponse),
-    Endpoint(
-        "GET",
-        f"{API}/users",
-        users.list_users,
-        Operation.USER_LIST,
-        answer=accounts.UserPage,
-        query=("limit", "after"),
-    ),
+    Endpoint("GET", "/me", users.me, Operation.ME_SHOW, answer=accounts.MeResponse),
+    Endpoint("GET", "/users", users.list_users, Operation.USER_LIST, answer=accounts.UserPage, query=PAGE),
     Endpoint(
         "POST",
-        f"{API}/users",
+        "/users",
         users.create_user,
         Operation.USER_CREATE,
         users.NewUser,
@@ -229,35 +204,27 @@ ROUTES: list[Endpoint] = [
         201,
         keyed=True,
     ),
-    Endpoint(
-        "GET", f"{API}/users/{{user}}", users.show_user, Operation.USER_SHOW, answer=accounts.UserResponse
-    ),
+    Endpoint("GET", "/users/{user}", users.show_user, Operation.USER_SHOW, answer=accounts.UserResponse),
     Endpoint(
         "PATCH",
-        f"{API}/users/{{user}}",
+        "/users/{user}",
         users.change_user,
         Operation.USER_CHANGE,
         users.UserChange,
         accounts.UserResponse,
     ),
-    Endpoint(
-        "DELETE",
-        f"{API}/users/{{user}}",
-        users.delete_user,
-        Operation.USER_DELETE,
-        answer=DeleteResponse,
-    ),
+    Endpoint("DELETE", "/users/{user}", users.delete_user, Operation.USER_DELETE, answer=DeleteResponse),
     Endpoint(
         "GET",
-        f"{API}/users/{{user}}/tokens",
+        "/users/{user}/tokens",
         users.list_tokens,
         Operation.TOKEN_LIST,
         answer=accounts.TokenPage,
-        query=("limit", "after"),
+        query=PAGE,
     ),
     Endpoint(
         "POST",
-        f"{API}/users/{{user}}/tokens",
+        "/users/{user}/tokens",
         users.create_token,
         Operation.TOKEN_CREATE,
         users.NewToken,
@@ -267,22 +234,17 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "DELETE",
-        f"{API}/users/{{user}}/tokens/{{token}}",
+        "/users/{user}/tokens/{token}",
         users.revoke_token,
         Operation.TOKEN_REVOKE,
         answer=accounts.RevokeResponse,
     ),
     Endpoint(
-        "GET",
-        f"{API}/tenants",
-        tenants.list_tenants,
-        Operation.TENANT_LIST,
-        answer=accounts.TenantPage,
-        query=("limit", "after"),
+        "GET", "/tenants", tenants.list_tenants, Operation.TENANT_LIST, answer=accounts.TenantPage, query=PAGE
     ),
     Endpoint(
         "POST",
-        f"{API}/tenants",
+        "/tenants",
         tenants.create_tenant,
         Operation.TENANT_CREATE,
         tenants.NewTenant,
@@ -292,52 +254,43 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/tenants/{{tenant}}/enable",
+        "/tenants/{tenant}/enable",
         tenants.enable_tenant,
         Operation.TENANT_ENABLE,
         answer=accounts.TenantResponse,
     ),
     Endpoint(
         "POST",
-        f"{API}/tenants/{{tenant}}/disable",
+        "/tenants/{tenant}/disable",
         tenants.disable_tenant,
         Operation.TENANT_DISABLE,
         answer=accounts.TenantResponse,
     ),
     Endpoint(
         "GET",
-        f"{API}/audit",
+        "/audit",
         audit_and_jobs.list_events,
         Operation.AUDIT_LIST,
         answer=operations.AuditPage,
-        query=("limit", "after", "user", "action"),
+        query=(*PAGE, "user", "action"),
     ),
     Endpoint(
         "GET",
-        f"{API}/jobs",
+        "/jobs",
         audit_and_jobs.list_jobs,
         Operation.JOB_LIST,
         answer=operations.JobPage,
-        query=("limit", "after", "kind", "state"),
+        query=(*PAGE, "kind", "state"),
     ),
     Endpoint(
-        "GET",
-        f"{API}/jobs/{{job}}",
-        audit_and_jobs.show_job,
-        Operation.JOB_SHOW,
-        answer=operations.JobResponse,
+        "GET", "/jobs/{job}", audit_and_jobs.show_job, Operation.JOB_SHOW, answer=operations.JobResponse
     ),
     Endpoint(
-        "POST",
-        f"{API}/links",
-        pages.create_link,
-        Operation.LINK_CREATE,
-        answer=accounts.LinkResponse,
-        status=201,
+        "POST", "/links", pages.create_link, Operation.LINK_CREATE, answer=accounts.LinkResponse, status=201
     ),
     Endpoint(
         "POST",
-        f"{API}/backups",
+        "/backups",
         backups.start_backup,
         Operation.BACKUP_CREATE,
         backups.StartBody,
@@ -346,7 +299,7 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "POST",
-        f"{API}/backups/{{backup}}/finish",
+        "/backups/{backup}/finish",
         backups.finish_backup,
         Operation.BACKUP_CHANGE,
         backups.FinishBody,
@@ -354,11 +307,18 @@ ROUTES: list[Endpoint] = [
     ),
     Endpoint(
         "DELETE",
-        f"{API}/backups/{{backup}}",
+        "/backups/{backup}",
         backups.give_up_backup,
         Operation.BACKUP_CHANGE,
         answer=operations.BackupAbortResponse,
     ),
+]
+
+ROUTES: list[Endpoint] = [
+    Endpoint("GET", "/health", status.health, None, answer=status_wire.HealthResponse, exempt=True),
+    Endpoint("GET", "/ready", status.ready, None, answer=status_wire.ReadyResponse, exempt=True),
+    Endpoint("GET", "/metrics", metrics.metrics, Operation.METRICS_SHOW, answer=media.METRICS, exempt=True),
+    *(replace(route, path=f"{API}{route.path}") for route in _API_ROUTES),
     Endpoint("GET", "/enter", pages.show_enter, None, answer=media.PAGE, query=("code",)),
     Endpoint("POST", "/enter", pages.use_enter, None, answer=media.REDIRECT, status=303),
     Endpoint("POST", "/leave", pages.leave, Operation.ME_SHOW, answer=media.PAGE),

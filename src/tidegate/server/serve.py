@@ -128,7 +128,7 @@ class _Server(uvicorn.Server):
         if unfinished:
             await asyncio.wait(unfinished, timeout=CANCEL_SECONDS_MAX)
         for connection in list(self.server_state.connections):
-            # A client that does not read would delay an orderly close for ever.
+            # A client that does not read would delay an orderly close without limit.
             connection.transport.abort()
 
     @contextlib.contextmanager

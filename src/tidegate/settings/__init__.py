@@ -7,48 +7,7 @@ and, for an unknown key, the nearest one that exists.
 
 from __future__ import annotations
 
-from tidegate.settings.loading import (
-    ENVIRONMENT_OTHERS,
-    ENVIRONMENT_PREFIX,
-    SETTINGS_FILE,
-    SettingNote,
-    Settings,
-    describe_settings,
-    load_settings,
-)
-from tidegate.settings.sections import (
-    AuthSettings,
-    CatalogSettings,
-    LiveSettings,
-    LogSettings,
-    QuerySettings,
-    ServerSettings,
-    StorageSettings,
-    StreamSettings,
-    SupervisorSettings,
-    TopicSettings,
-    TracingSettings,
-    WorkerSettings,
-)
-
-__all__ = [
-    "ENVIRONMENT_OTHERS",
-    "ENVIRONMENT_PREFIX",
-    "SETTINGS_FILE",
-    "AuthSettings",
-    "CatalogSettings",
-    "LiveSettings",
-    "LogSettings",
-    "QuerySettings",
-    "ServerSettings",
-    "SettingNote",
-    "Settings",
-    "StorageSettings",
-    "StreamSettings",
-    "SupervisorSettings",
-    "TopicSettings",
-    "TracingSettings",
-    "WorkerSettings",
-    "describe_settings",
-    "load_settings",
-]
+# Every public name of these modules: one that is imported by a star counts as exported again.
+# ruff: noqa: F403
+from tidegate.settings.loading import *
+from tidegate.settings.sections import *

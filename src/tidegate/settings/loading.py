@@ -6,25 +6,12 @@ import difflib
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from tidegate.errors import SettingInvalid
-from tidegate.settings.sections import (
-    AuthSettings,
-    CatalogSettings,
-    LiveSettings,
-    LogSettings,
-    QuerySettings,
-    ServerSettings,
-    StorageSettings,
-    StreamSettings,
-    SupervisorSettings,
-    TopicSettings,
-    TracingSettings,
-    WorkerSettings,
-)
+from tidegate.settings.sections import SECTIONS, Settings, known_settings
 
 SETTINGS_FILE = "tidegate.toml"
 ENVIRONMENT_PREFIX = "TIDEGATE_"
@@ -45,40 +32,6 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Every setting, and the origin of each that is not a default."""
-
-    server: ServerSettings = field(default_factory=ServerSettings)
-    storage: StorageSettings = field(default_factory=StorageSettings)
-    topics: TopicSettings = field(default_factory=TopicSettings)
-    streams: StreamSettings = field(default_factory=StreamSettings)
-    live: LiveSettings = field(default_factory=LiveSettings)
-    query: QuerySettings = field(default_factory=QuerySettings)
-    worker: WorkerSettings = field(default_factory=WorkerSettings)
-    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
-    catalog: CatalogSettings = field(default_factory=CatalogSettings)
-    auth: AuthSettings = field(default_factory=AuthSettings)
-    log: LogSettings = field(default_factory=LogSettings)
-    tracing: TracingSettings = field(default_factory=TracingSettings)
-    origins: Mapping[str, str] = field(default_factory=dict)
-
-    def origin(self, key: str) -> str:
-        """Return where the value of a key came from: a file, a variable, a flag, or `default`."""
-        return self.origins.get(key, "default")
-
-    def value(self, key: str) -> object:
-        """Return the value of a dotted key."""
-        section, name = key.split(".")
-        return getattr(getattr(self, section), name)
-
-    def shown(self, key: str) -> object:
-        """Return the value as people may see it: of a secret only whether it is set."""
-        value = self.value(key)
-        _, spec = _known()[key]
-        return "(set)" if spec.metadata.get("secret") and value else value
-
-
-@dataclass(frozen=True, slots=True)
 class SettingNote:
     """The description of one setting, for the documentation."""
 
@@ -91,25 +44,9 @@ class SettingNote:
     environment: str
 
 
-SECTIONS: Mapping[str, type] = {
-    "server": ServerSettings,
-    "storage": StorageSettings,
-    "topics": TopicSettings,
-    "streams": StreamSettings,
-    "live": LiveSettings,
-    "query": QuerySettings,
-    "worker": WorkerSettings,
-    "supervisor": SupervisorSettings,
-    "catalog": CatalogSettings,
-    "auth": AuthSettings,
-    "log": LogSettings,
-    "tracing": TracingSettings,
-}
-
-
 def describe_settings() -> list[SettingNote]:
     """Return every setting with its type, default, bounds and one line of explanation."""
-    return [_note(key, kind, spec) for key, (kind, spec) in _known().items()]
+    return [_note(key, kind, spec) for key, (kind, spec) in known_settings().items()]
 
 
 def load_settings(
@@ -132,7 +69,7 @@ def _sources(
     """Yield key, value and origin from every source; of one key, a later one replaces an earlier."""
     if home is not None:
         yield from _from_file(home / SETTINGS_FILE)
-    by_variable = {_variable(key): key for key in _known()}
+    by_variable = {_variable(key): key for key in known_settings()}
     for variable, text in sorted(environ.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in ENVIRONMENT_OTHERS:
             continue
@@ -161,14 +98,14 @@ def _from_file(path: Path) -> Iterator[tuple[str, object, str]]:
         raise SettingInvalid(setting="(file)", origin=str(path), reason=f"not TOML: {problem}") from problem
     for section, values in tree.items():
         if not isinstance(values, dict):
-            reason = f"settings stand in sections: {', '.join(f'[{name}]' for name in SECTIONS)}"
+            reason = f"settings belong in sections: {', '.join(f'[{name}]' for name in SECTIONS)}"
             raise SettingInvalid(setting=section, origin=str(path), reason=reason)
         for name, value in values.items():
             yield f"{section}.{name}", value, str(path)
 
 
 def _checked(key: str, value: object, origin: str) -> object:
-    known = _known()
+    known = known_settings()
     if key not in known:
         raise SettingInvalid(setting=key, origin=origin, reason=_unknown(key, known))
     kind, spec = known[key]
@@ -213,15 +150,6 @@ def _converted(key: str, kind: type, value: object, origin: str) -> object:
 def _unknown(key: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
     return f"there is no such setting (did you mean '{near[0]}'?)" if near else "there is no such setting"
-
-
-def _known() -> dict[str, tuple[type, Field[Any]]]:
-    found: dict[str, tuple[type, Field[Any]]] = {}
-    for section, kind in SECTIONS.items():
-        hints = get_type_hints(kind)
-        for spec in fields(kind):
-            found[f"{section}.{spec.name}"] = (hints[spec.name], spec)
-    return found
 
 
 def _note(key: str, kind: type, spec: Field[Any]) -> SettingNote:

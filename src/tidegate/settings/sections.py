@@ -1,9 +1,10 @@
-"""The sections of the settings: every setting with its default, its bounds and one line of description."""
+"""The settings and their sections: every setting with its default, its bounds and one line of description."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, get_type_hints
 
 _MIB = 1024 * 1024
 
@@ -203,3 +204,53 @@ class LiveSettings:
     send_seconds_max: float = _setting(
         30.0, "A socket that takes nothing for this long is closed.", 0.1, 3600
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting, and the origin of each that is not a default."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    live: LiveSettings = field(default_factory=LiveSettings)
+    query: QuerySettings = field(default_factory=QuerySettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def origin(self, key: str) -> str:
+        """Return where the value of a key came from: a file, a variable, a flag, or `default`."""
+        return self.origins.get(key, "default")
+
+    def value(self, key: str) -> object:
+        """Return the value of a dotted key."""
+        section, name = key.split(".")
+        return getattr(getattr(self, section), name)
+
+    def shown(self, key: str) -> object:
+        """Return the value as people may see it: of a secret only whether it is set."""
+        value = self.value(key)
+        _, spec = known_settings()[key]
+        return "(set)" if spec.metadata.get("secret") and value else value
+
+
+# The sections by name: every field of the settings but their origins.
+SECTIONS: Mapping[str, type] = {
+    name: kind for name, kind in get_type_hints(Settings).items() if name != "origins"
+}
+
+
+def known_settings() -> dict[str, tuple[type, Field[Any]]]:
+    """Return the type and the field of every setting by its dotted key."""
+    found: dict[str, tuple[type, Field[Any]]] = {}
+    for section, kind in SECTIONS.items():
+        hints = get_type_hints(kind)
+        for spec in fields(kind):
+            found[f"{section}.{spec.name}"] = (hints[spec.name], spec)
+    return found

@@ -5,7 +5,7 @@ position is an offset in the whole text that was parsed. Parameters are numbered
 statement; `?` takes the next number. The SQL of a fragment is DuckDB's, with its parameters written $n.
 
 In statements about topics, a value that may be bound beside the text is a Param, or else what it has to be: a
-text, a whole number, a duration, a time in microseconds. What stands in the text is checked by the parser.
+text, a whole number, a duration, a time in microseconds. The text is checked by the parser.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Literal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Param(msgspec.Struct, frozen=True, gc=False):
-    """A value that is bound beside the text."""
+    """A value that is passed as a parameter."""
 
     number: int
 

@@ -7,8 +7,8 @@ import math
 from typing import Any, overload
 
 from tidegate.errors import ValueInvalid
+from tidegate.model.epoch import EPOCH
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
@@ -22,7 +22,7 @@ class Moment(int):
 
     def datetime(self) -> dt.datetime:
         """Return the same time as a datetime in UTC."""
-        return _EPOCH + self * _MILLISECOND
+        return EPOCH + self * _MILLISECOND
 
     def __add__(self, other: int | dt.timedelta) -> Moment:
         added = _length_ms(other)
@@ -82,7 +82,7 @@ def time_ms(at: float | dt.datetime) -> int:
     A part of a millisecond rounds up: a timer never fires before its time.
     """
     if isinstance(at, dt.datetime):
-        return -((_EPOCH - _aware(at)) // _MILLISECOND)
+        return -((EPOCH - _aware(at)) // _MILLISECOND)
     try:
         return int(at) if isinstance(at, int) else math.ceil(at)
     except (TypeError, ValueError, OverflowError) as problem:
@@ -98,7 +98,7 @@ def _as_number(other: object) -> Any:
     """Return what an int compares with: a datetime as its milliseconds, anything else as it is."""
     if isinstance(other, Moment):
         return int(other)
-    return (_aware(other) - _EPOCH) / _MILLISECOND if isinstance(other, dt.datetime) else other
+    return (_aware(other) - EPOCH) / _MILLISECOND if isinstance(other, dt.datetime) else other
 
 
 def _length_ms(other: object) -> int | None:

@@ -6,13 +6,14 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.errors import HomeUnusable, StorageFailed, StorageFull
 
 COPY_BYTES = 1 << 20  # read and written at a time: large enough to be quick, small in memory
 
-# A limit on the size of a file counts as a full disk: what failed goes on once there is room.
+# A limit on the size of a file counts as a full disk: what failed is done once there is room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Another disk, a file system without hard links, too many links to one file, or no permission to link it.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
@@ -110,8 +111,7 @@ def disk_free_bytes(path: Path) -> int:
     place = path.absolute()
     while True:
         try:
-            disk = os.statvfs(place)
-            return disk.f_bavail * disk.f_frsize
+            return shutil.disk_usage(place).free
         except (FileNotFoundError, NotADirectoryError):
             if place == place.parent:
                 raise
@@ -145,6 +145,15 @@ def disk_error(
             free_bytes = 0
         return StorageFull(path=str(path), free_bytes=free_bytes, hint=full_hint)
     return StorageFailed(path=str(path), reason=problem.strerror or str(problem), hint=hint)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise the error of `disk_error` for an OSError of the block."""
+    try:
+        yield
+    except OSError as problem:
+        raise disk_error(path, problem) from problem
 
 
 def home_error(path: Path, problem: OSError) -> HomeUnusable | StorageFull:

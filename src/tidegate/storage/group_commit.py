@@ -4,7 +4,7 @@ One thread owns all writes to an engine. It takes every change that waits, lets 
 turn (so that offsets and counters are assigned in commit order, without locks), writes them as one atomic
 write batch and syncs once for all. While the disk works the next group gathers.
 
-- A change that raises while staging is refused alone: nothing of it is written, the others go on.
+- A change that raises while staging is refused alone: nothing of it is written, the others are not affected.
 - Staging reads through what the changes before it in the group have put.
 - A failed write or sync fails the whole group and reopens the engine from what is on the disk, so that
   memory never stays ahead of the disk.
@@ -263,17 +263,17 @@ class GroupCommitter:
                     self._wake.wait()
                 if not self._queue:
                     return
-            taken: list[_Change[Any]] = []
+            group: list[_Change[Any]] = []
             try:
-                self._commit_group(taken)
+                self._commit_group(group)
             except Exception as problem:  # noqa: BLE001 - every writer of the group gets it
-                # Nothing taken: the engine does not open again, so that no waiting change can be written.
-                _fail(taken or self._take_all(taken), _tidegate_error(problem))
+                # An empty group: the engine does not open again, so that no waiting change can be written.
+                _fail(group or self._take_all(group), _tidegate_error(problem))
                 for forget in self._failed:
                     forget()
-            _settle(taken)
+            _settle(group)
 
-    def _commit_group(self, taken: list[_Change[Any]]) -> None:
+    def _commit_group(self, group: list[_Change[Any]]) -> None:
         # 1. a group before this one failed half way: start again from what is on the disk
         if self._engine.reopen_needed:
             self._engine.reopen()
@@ -283,30 +283,30 @@ class GroupCommitter:
                 forget()
             self._must_forget = False
         # 2. stage in order
-        operations, callbacks, size_bytes = self._stage(taken)
+        operations, callbacks, size_bytes = self._stage(group)
         # 3. one batch, one sync
         if operations:
-            self._write(operations, len(taken), size_bytes)
+            self._write(operations, len(group), size_bytes)
         # 4. notify readers, before writers are answered
         for callback in callbacks:
             _notify(callback)
 
-    def _stage(self, taken: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
-        group: dict[bytes, bytes | None] = {}
+    def _stage(self, group: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
+        staged: dict[bytes, bytes | None] = {}
         pending: dict[Hashable, Any] = {}
         operations: list[_Operation] = []
         callbacks: list[Callable[[], None]] = []
         gathered: list[_Gathered] = []
         size_bytes = 0
-        while size_bytes < GROUP_BYTES_MAX and len(taken) < GROUP_CHANGES_MAX:
-            change = self._take_one(taken)
+        while size_bytes < GROUP_BYTES_MAX and len(group) < GROUP_CHANGES_MAX:
+            change = self._take_one(group)
             if change is None:
                 break
-            staging = Staging(self._engine, group, pending)
+            staging = Staging(self._engine, staged, pending)
             try:
                 change.answer = change.stage(staging)
             except StageLater:
-                self._put_back(taken)
+                self._put_back(group)
                 break
             except Exception as problem:  # noqa: BLE001 - refused alone, its writer gets it
                 change.error = _tidegate_error(problem)
@@ -315,7 +315,7 @@ class GroupCommitter:
                 # It may remove what the changes before it gathered: those come first.
                 _finish(gathered, operations, callbacks)
                 gathered = []
-            group.update(staging.written())
+            staged.update(staging.written())
             pending.update(staging.own_pending)
             operations.extend(staging.operations)
             callbacks.extend(staging.callbacks)
@@ -345,27 +345,27 @@ class GroupCommitter:
         if self._seconds and self._notice:
             self._notice(changes, size_bytes, self._seconds() - began)
 
-    def _take_one(self, taken: list[_Change[Any]]) -> _Change[Any] | None:
+    def _take_one(self, group: list[_Change[Any]]) -> _Change[Any] | None:
         with self._wake:
             if not self._queue:
                 return None
             change = self._queue.popleft()
-        taken.append(change)
+        group.append(change)
         return change
 
-    def _take_all(self, taken: list[_Change[Any]]) -> list[_Change[Any]]:
+    def _take_all(self, group: list[_Change[Any]]) -> list[_Change[Any]]:
         with self._wake:
-            taken.extend(self._queue)
+            group.extend(self._queue)
             self._queue.clear()
-        return taken
+        return group
 
-    def _put_back(self, taken: list[_Change[Any]]) -> None:
-        change = taken.pop()
-        if not taken:
+    def _put_back(self, group: list[_Change[Any]]) -> None:
+        change = group.pop()
+        if not group:
             change.error = InvariantBroken(
                 reason="a change asked to be staged later, but nothing is before it"
             )
-            taken.append(change)
+            group.append(change)
             return
         with self._wake:
             self._queue.appendleft(change)
@@ -382,7 +382,7 @@ def _notify(callback: Callable[[], None]) -> None:
 def _finish(
     gathered: list[_Gathered], operations: list[_Operation], callbacks: list[Callable[[], None]]
 ) -> None:
-    """Turn the gathered parts of a group into puts, name by name."""
+    """Build the puts of a group, per name."""
     parts_of: dict[Hashable, tuple[Finish, list[Any]]] = {}
     for name, part, finish in gathered:
         parts_of.setdefault(name, (finish, []))[1].append(part)

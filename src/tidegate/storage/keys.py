@@ -19,7 +19,6 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 
 _SIGN_BIT = 1 << 63  # added to an i64, it puts negatives before positives
-I64_MIN = -(1 << 63)
 I64_MAX = (1 << 63) - 1
 
 

@@ -183,10 +183,10 @@ class FileSource:
 
 WRITE_HINT = (
     "Nothing of this write was stored. Rows that were acknowledged before are kept in memory and written "
-    "again once the disk takes them; reads go on."
+    "again once the disk takes them; reads continue."
 )
-KEPT_HINT = "Rows that were acknowledged are kept in memory and written again once the disk takes them."
+BUFFERED_HINT = "Rows that were acknowledged are kept in memory and written again once the disk takes them."
 CLOSE_HINT = "Rows that were acknowledged within the last flush interval may not be in their files."
 LOOK_HINT = "Nothing was changed. Look at what lies at this place, and at the disk."
-EVICT_HINT = "Nothing is lost, and rows that are over are not given. It is tried again in the next round."
+EVICT_HINT = "Nothing is lost, and expired rows are not returned. It is tried again in the next round."
 DROP_HINT = "The table is gone all the same; what it left is taken away at the next start."

@@ -101,7 +101,7 @@ class LogFile:
         self._is_named = False  # its name in its folder is synced
         self._file_bytes = 0  # whole frames in the file
         self._synced_bytes = 0
-        self._owed_bytes = 0  # an append waits for a sync up to here
+        self._sync_target_bytes = 0  # an append waits for a sync up to here
         self._buffer = bytearray()
 
     @property
@@ -128,7 +128,7 @@ class LogFile:
 
     def open(self) -> list[Damage]:
         """Open the file for appends and truncate a torn end; return the damage found."""
-        fd, end = self._open_end(anew=not self._is_known)
+        fd, end = self._open_end(recheck=not self._is_known)
         self._fd = fd
         return [] if end is None else self._continue_after(end)
 
@@ -161,7 +161,7 @@ class LogFile:
         self.last_time_us = time_us
         self.last_seq = seqs[-1]
         if syncs:
-            self._owed_bytes = self._file_bytes
+            self._sync_target_bytes = self._file_bytes
         return len(frame)
 
     def flush(self) -> None:
@@ -191,7 +191,7 @@ class LogFile:
         self.flush()
         if self._fd is None:
             return
-        if self._synced_bytes < self._owed_bytes:
+        if self._synced_bytes < self._sync_target_bytes:
             generation = self.generation
             try:
                 self._sync_file(self._fd, is_named=self._is_named)
@@ -284,7 +284,7 @@ class LogFile:
         self._is_known = False
         self.generation += 1
         self._generation_end = UNSYNCED
-        self._owed_bytes = 0
+        self._sync_target_bytes = 0
 
     # The state of the file
 
@@ -310,7 +310,7 @@ class LogFile:
             damages = self._continue_after(end or _End(0, None, []))
             self._is_known = end is not None
             return damages
-        fd, end = self._open_end(anew=True)
+        fd, end = self._open_end(recheck=True)
         old, self._fd = self._fd, fd
         # The old file is of no use any more.
         with contextlib.suppress(OSError):
@@ -323,7 +323,7 @@ class LogFile:
         if self._buffer and end.file_bytes != was_bytes:
             self._buffer = _shifted(bytes(self._buffer), was_bytes, end.file_bytes)
         self._file_bytes = self._synced_bytes = end.file_bytes
-        self._owed_bytes = 0
+        self._sync_target_bytes = 0
         if end.last is not None:
             self.last_time_us = max(self.last_time_us, end.last.time_us)
             self.last_seq = max(self.last_seq, last_seq(end.last))
@@ -360,12 +360,12 @@ class LogFile:
         finally:
             self._disk.close(fd)
 
-    def _open_end(self, *, anew: bool) -> tuple[int, _End | None]:
+    def _open_end(self, *, recheck: bool) -> tuple[int, _End | None]:
         """Open the file and truncate it after its last frame; return the end if it was searched."""
         fd = self._open_file()
         try:
             size = self._disk.size(fd)
-            end = self._find_end(size, fd) if anew or size < self._file_bytes else None
+            end = self._find_end(size, fd) if recheck or size < self._file_bytes else None
             file_bytes = self._file_bytes if end is None else end.file_bytes
             if size > file_bytes:
                 self._disk.truncate(fd, file_bytes)

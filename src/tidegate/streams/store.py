@@ -200,7 +200,7 @@ class StreamStore:
                 self._slots.note(log, problem)
                 first = first or (problem, log.path)
         if first is not None:
-            raise self._fault(*first, hints.KEPT_HINT) from first[0]
+            raise self._fault(*first, hints.BUFFERED_HINT) from first[0]
 
     def flush_all(self) -> None:
         """Write everything that is in memory."""

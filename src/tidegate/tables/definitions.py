@@ -8,7 +8,6 @@ on the committer's thread the memory is therefore always equal to the disk.
 from __future__ import annotations
 
 import difflib
-import struct
 from collections.abc import Iterator
 
 import msgspec
@@ -22,7 +21,6 @@ from tidegate.errors import (
     NamespaceNotFound,
     RequestInvalid,
     SchemaInvalid,
-    StorageCorrupt,
     TableExists,
     TableNotFound,
 )
@@ -39,7 +37,9 @@ from tidegate.model.tables import (
 )
 from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
+from tidegate.storage.keys import read_u64, u64
 from tidegate.storage.row_codec import SCHEMA_ID_MAX
+from tidegate.storage.versions import decode_versioned
 from tidegate.tables import keys
 from tidegate.tables.index_build import fill_chunk
 from tidegate.tables.layout import TableLayouts
@@ -54,8 +54,6 @@ from tidegate.tables.validation import (
     check_ttl,
     near_names,
 )
-
-_ID = struct.Struct(">Q")
 
 
 class _Namespace(msgspec.Struct, frozen=True):
@@ -82,7 +80,9 @@ class TableDirectory:
         found = [decode_table(key, value) for key, value in self._reader.scan(keys.definition_range())]
         self._by_name = {(table.tenant, table.namespace, table.name): table for table in found}
         self._by_id = {table.id: table for table in found}
-        spaces = [_decode_namespace(value) for _, value in self._reader.scan(keys.namespace_range())]
+        place = "the definition of a namespace"
+        stored = [value for _, value in self._reader.scan(keys.namespace_range())]
+        spaces = [decode_versioned(value, _Namespace, DEFINITION_VERSION, place) for value in stored]
         self._namespaces = {(space.tenant, space.name) for space in spaces}
 
     def __iter__(self) -> Iterator[Table]:
@@ -242,8 +242,8 @@ class TableDirectory:
             raise IndexNotFound(table=now.full_name, index=shorten(name))
         span = keys.index_range(now.id, gone.id)
         staging.delete_range(span.start, span.stop)
-        kept = tuple(index for index in now.indexes if index is not gone)
-        return self._stage_definition(staging, msgspec.structs.replace(now, indexes=kept))
+        remaining = tuple(index for index in now.indexes if index is not gone)
+        return self._stage_definition(staging, msgspec.structs.replace(now, indexes=remaining))
 
     def stage_fill_index(self, staging: Staging, table: Table, index_id: int, after: bytes) -> bytes | None:
         """Add the next rows to an index, from the first one when `after` is empty.
@@ -296,24 +296,7 @@ class TableDirectory:
 def decode_table(key: bytes, value: bytes) -> Table:
     """Return the table of a stored definition, or raise StorageCorrupt."""
     place = f"the definition of table {keys.table_id_of(key)}"
-    try:
-        table = msgspec.json.decode(value, type=Table)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if table.version != DEFINITION_VERSION:
-        raise StorageCorrupt(place=place, reason=f"version {table.version}, this reads {DEFINITION_VERSION}")
-    return table
-
-
-def _decode_namespace(value: bytes) -> _Namespace:
-    place = "the definition of a namespace"
-    try:
-        space = msgspec.json.decode(value, type=_Namespace)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if space.version != DEFINITION_VERSION:
-        raise StorageCorrupt(place=place, reason=f"version {space.version}, this reads {DEFINITION_VERSION}")
-    return space
+    return decode_versioned(value, Table, DEFINITION_VERSION, place)
 
 
 def _name_order(table: Table) -> tuple[str, str, str]:
@@ -323,8 +306,8 @@ def _name_order(table: Table) -> tuple[str, str, str]:
 def _take_id(staging: Staging) -> int:
     """Return the next id for a table or an index; both share the numbers, and none is used twice."""
     stored = staging.get(keys.NEXT_ID)
-    number: int = _ID.unpack(stored)[0] if stored else 1
+    number = 1 if stored is None else read_u64(stored)
     if number > keys.ID_MAX:
         raise RequestInvalid(reason=f"All {keys.ID_MAX} ids of tables and indexes were used.")
-    staging.put(keys.NEXT_ID, _ID.pack(number + 1))
+    staging.put(keys.NEXT_ID, u64(number + 1))
     return number

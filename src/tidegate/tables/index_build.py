@@ -1,4 +1,4 @@
-"""The build of a new index from the existing rows, a chunk at a time, while writers go on.
+"""The build of a new index from the existing rows, a chunk at a time, while writers continue.
 
 Writers maintain the entries of every row that they write from the moment the index is defined, so a chunk
 only adds the entries of rows as they are now; to write an existing entry again changes nothing.

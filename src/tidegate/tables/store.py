@@ -257,8 +257,8 @@ def _put_edits(
     staging: Staging, layout: TableLayout, user: str, edits: list[_Edit], *, wants_changes: bool
 ) -> WriteResult:
     # 1. the keys of the new rows, and whether they are free
-    kept = [(edit, edit.new) for edit in edits if edit.new is not None]
-    news = [new for _, new in kept]
+    remaining = [(edit, edit.new) for edit in edits if edit.new is not None]
+    news = [new for _, new in remaining]
     new_keys = layout.checked_keys(user, news) if news else []
     _check_room(staging, layout, edits, new_keys, news)
     values = layout.encoded(news) if news else []
@@ -270,7 +270,9 @@ def _put_edits(
         moves: list[tuple[bytes, Row | None, bytes, Row | None]] = [
             (edit.key, edit.old, b"", None) for edit in edits if edit.new is None
         ]
-        moves += [(edit.key, edit.old, key, new) for (edit, new), key in zip(kept, new_keys, strict=True)]
+        moves += [
+            (edit.key, edit.old, key, new) for (edit, new), key in zip(remaining, new_keys, strict=True)
+        ]
         _move_entries(staging, layout, user, moves)
     staging.put_many(new_keys, values)
     # 3. count
@@ -279,7 +281,7 @@ def _put_edits(
     stage_count(staging, layout.table.id, len(values) - len(edits), new_bytes - old_bytes)
     if not wants_changes:
         return WriteResult(len(edits))
-    return WriteResult(len(edits), _changes_of(edits, kept, new_keys))
+    return WriteResult(len(edits), _changes_of(edits, remaining, new_keys))
 
 
 def _check_room(
@@ -295,13 +297,15 @@ def _check_room(
             raise layout.row_exists(row)
 
 
-def _changes_of(edits: list[_Edit], kept: list[tuple[_Edit, Row]], new_keys: list[bytes]) -> list[Change]:
+def _changes_of(
+    edits: list[_Edit], remaining: list[tuple[_Edit, Row]], new_keys: list[bytes]
+) -> list[Change]:
     """Return the changes of edits; a row whose key changes is a delete and an insert."""
-    placed = {edit.key: key for (edit, _), key in zip(kept, new_keys, strict=True)}
-    gone = [Change("delete", edit.old, None) for edit in edits if placed.get(edit.key) != edit.key]
+    new_key_of = {edit.key: key for (edit, _), key in zip(remaining, new_keys, strict=True)}
+    gone = [Change("delete", edit.old, None) for edit in edits if new_key_of.get(edit.key) != edit.key]
     return gone + [
-        Change("update", edit.old, new) if placed[edit.key] == edit.key else Change("insert", None, new)
-        for edit, new in kept
+        Change("update", edit.old, new) if new_key_of[edit.key] == edit.key else Change("insert", None, new)
+        for edit, new in remaining
     ]
 
 

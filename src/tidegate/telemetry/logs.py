@@ -1,8 +1,8 @@
 """The log: one line for each record, as text or as JSON, without secrets.
 
 `start_logging` puts one handler on the root logger. A line is text (`time level logger: message (request
-…)`), or one JSON object. The request of a record comes from `request_context`, which the HTTP application
-sets. Everything that is logged, by Tidegate or by a library, in the message, its arguments, its extra fields
+…)`), or one JSON object. The request of a record comes from `set_request_context`, which the HTTP application
+calls. Everything that is logged, by Tidegate or by a library, in the message, its arguments, its extra fields
 or a traceback, goes through `redaction`. Any thread may log.
 """
 
@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import threading
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -42,30 +42,12 @@ _NOBODY: _Context = ("", "", "")
 _context: ContextVar[_Context] = ContextVar("tidegate_request", default=_NOBODY)
 
 
-class RequestContext:
-    """Sets the request, tenant and user of this task's log lines, until its `with` ends.
+def set_request_context(request_id: str, tenant: str = "", user: str = "") -> None:
+    """Set the request, tenant and user of this task's log lines, for the rest of the task.
 
-    Takes effect when it is made; without `with`, for the rest of the task. Costs less than a microsecond.
+    Costs less than a microsecond.
     """
-
-    __slots__ = ("_token",)
-
-    def __init__(self, request_id: str, tenant: str = "", user: str = "") -> None:
-        self._token: Token[_Context] = _context.set((request_id, tenant, user))
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        _context.reset(self._token)
-
-
-request_context = RequestContext
+    _context.set((request_id, tenant, user))
 
 
 @dataclass(slots=True)
@@ -215,8 +197,8 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    text = "uncaught exception, the process ends"
-    logging.getLogger("tidegate").critical(text, exc_info=(kind, error, trace))
+    log = logging.getLogger("tidegate")
+    log.critical("uncaught exception, the process ends", exc_info=(kind, error, trace))
 
 
 def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
@@ -224,5 +206,5 @@ def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
         return
     name = crash.thread.name if crash.thread else "unknown"
     error = (crash.exc_type, crash.exc_value, crash.exc_traceback)
-    text = "uncaught exception, the thread ends thread=%s"
-    logging.getLogger("tidegate").critical(text, name, exc_info=error)
+    log = logging.getLogger("tidegate")
+    log.critical("uncaught exception, the thread ends thread=%s", name, exc_info=error)

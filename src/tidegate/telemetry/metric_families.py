@@ -52,11 +52,6 @@ class Label:
     words: tuple[str, ...] = ()
     names_max: int = 0
 
-    @property
-    def values_max(self) -> int:
-        """How many different values there can be."""
-        return len(self.words) or self.names_max + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -124,22 +119,20 @@ _HTTP = (
     _histogram(
         "tidegate_event_loop_lag_seconds",
         "seconds",
-        "How much later than asked the event loop came back, sampled once a second.",
+        "Event loop delay, sampled once a second.",
         SYNC_BUCKETS,
     ),
 )
 _TOPICS = (
     _counter("tidegate_messages_published_total", "", "Messages that were stored.", (_TENANT,)),
-    _counter("tidegate_messages_consumed_total", "", "Messages that were handed out.", (_TENANT,)),
+    _counter("tidegate_messages_consumed_total", "", "Messages that were consumed.", (_TENANT,)),
     _counter(
         "tidegate_messages_appended_total", "", "Messages that topics took, routed ones too.", (), "scrape"
     ),
     _counter(
         "tidegate_messages_appended_bytes_total", "bytes", "Bytes that topics took, as stored.", (), "scrape"
     ),
-    _counter(
-        "tidegate_messages_consumed_bytes_total", "bytes", "Bytes of the messages that were handed out."
-    ),
+    _counter("tidegate_messages_consumed_bytes_total", "bytes", "Bytes of the messages that were consumed."),
     _counter("tidegate_messages_trimmed_total", "", "Messages that retention or CLEAR removed."),
     _counter(
         "tidegate_topic_duplicates_total",
@@ -186,7 +179,7 @@ _TOPICS = (
     _counter("tidegate_leases_expired_total", "", "Messages whose lease expired.", (), "scrape"),
     _counter("tidegate_dead_letters_total", "", "Messages that became dead letters.", (), "scrape"),
     _counter(
-        "tidegate_route_faults_total", "", "Rows that the WHERE of a route could not judge.", (), "scrape"
+        "tidegate_route_faults_total", "", "Rows that the WHERE of a route could not evaluate.", (), "scrape"
     ),
     _gauge("tidegate_groups", "", "Consumer groups of all topics."),
     _gauge(
@@ -280,7 +273,7 @@ _TABLES = (
         SECONDS_BUCKETS,
     ),
     _gauge("tidegate_stream_writers_open", "", "Stream logs that are open for writing.", (), "event"),
-    _counter("tidegate_stream_windows_evicted_total", "", "Expired windows that were put out of sight."),
+    _counter("tidegate_stream_windows_evicted_total", "", "Expired windows that were evicted."),
 )
 _LIVE = (
     _gauge("tidegate_live_connections", "", "Live sockets that are open.", (), "event"),
@@ -311,14 +304,14 @@ _WORKER = (
     _counter(
         "tidegate_pipeline_dead_rows_total",
         "",
-        "Rows that its operators set aside, since their number of partitions changed last.",
+        "Rows that its operators wrote as dead letters, since their number of partitions changed last.",
         (_PIPELINE,),
         "scrape",
     ),
     _gauge(
         "tidegate_worker_state_disk_used_bytes",
         "bytes",
-        "What is used, by whomever, of the file system on which the worker keeps state.",
+        "Used bytes, by any program, of the file system with the worker's state.",
     ),
     _gauge("tidegate_worker_state_disk_size_bytes", "bytes", "Size of that file system."),
 )
@@ -338,7 +331,7 @@ _DEDUP = (
     _gauge("tidegate_pipeline_dedup_filter_bytes", "bytes", "Filters of those segments.", (_PIPELINE,)),
     _gauge("tidegate_pipeline_dedup_segments", "", "Segments that are stored.", (_PIPELINE,)),
     _counter(
-        "tidegate_pipeline_dedup_filter_probes_total", "", "Questions to a segment's filter.", *_BY_PIPELINE
+        "tidegate_pipeline_dedup_filter_probes_total", "", "Probes of a segment's filter.", *_BY_PIPELINE
     ),
     _counter(
         "tidegate_pipeline_dedup_filter_false_total",

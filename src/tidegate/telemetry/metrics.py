@@ -72,6 +72,20 @@ class Metrics:
         self._metrics = {
             family.name: _make(family, self.registry) for family in FAMILIES if family.source == "event"
         }
+        # What has no labels and changes alone; `metric_families` says what each counts.
+        self.loop_lag: Histogram = self._metrics["tidegate_event_loop_lag_seconds"]
+        self.messages_trimmed: Counter = self._metrics["tidegate_messages_trimmed_total"]
+        self.corrupt_frames: Counter = self._metrics["tidegate_corrupt_frames_total"]
+        self.stream_flushes: Histogram = self._metrics["tidegate_stream_flush_duration_seconds"]
+        # Read by a function at every scrape, which must be quick and not raise.
+        self.stream_writers: Gauge = self._metrics["tidegate_stream_writers_open"]
+        self.windows_evicted: Counter = self._metrics["tidegate_stream_windows_evicted_total"]
+        self.live_connections: Gauge = self._metrics["tidegate_live_connections"]
+        self.live_subscriptions: Gauge = self._metrics["tidegate_live_subscriptions"]
+        self.live_changes: Counter = self._metrics["tidegate_live_changes_sent_total"]
+        self.live_lagged: Counter = self._metrics["tidegate_live_lagged_total"]
+        self.live_slow_closed: Counter = self._metrics["tidegate_live_slow_closed_total"]
+        self.backup_failures: Counter = self._metrics["tidegate_backup_failures_total"]
         self.pipelines = BoundedLabels(PIPELINE_LABELS_MAX)
         self.tenants = BoundedLabels(TENANT_LABELS_MAX)
         self._published: dict[str, Counter] = {}
@@ -119,17 +133,9 @@ class Metrics:
         """Count a request that was refused before its endpoint."""
         self._metrics["tidegate_http_refused_total"].labels(reason).inc()
 
-    def observe_loop_lag(self, seconds: float) -> None:
-        """Record the lag of the event loop."""
-        self._metrics["tidegate_event_loop_lag_seconds"].observe(max(0.0, seconds))
-
     def count_published(self, tenant: str, count: int) -> None:
         """Count messages that were stored."""
         (self._published.get(tenant) or self._of_tenant("published", self._published, tenant)).inc(count)
-
-    def count_trimmed(self, count: int) -> None:
-        """Count messages that were removed from topics."""
-        self._metrics["tidegate_messages_trimmed_total"].inc(count)
 
     def count_consumed(self, tenant: str, count: int, size_bytes: int) -> None:
         """Count messages that were delivered."""
@@ -141,10 +147,6 @@ class Metrics:
         self._metrics["tidegate_commit_group_changes"].observe(changes)
         self._metrics["tidegate_commit_group_bytes"].observe(size_bytes)
         self._metrics["tidegate_commit_sync_seconds"].observe(sync_seconds)
-
-    def count_corrupt_frame(self) -> None:
-        """Count stored bytes that do not match their checksum."""
-        self._metrics["tidegate_corrupt_frames_total"].inc()
 
     def observe_catalog(self, seconds: float, *, answered: bool) -> None:
         """Record one call of the catalog, and whether its database answered."""
@@ -175,38 +177,6 @@ class Metrics:
         self._metrics["tidegate_stream_appended_rows_total"].inc(rows)
         self._metrics["tidegate_stream_appended_bytes_total"].inc(size_bytes)
 
-    def observe_stream_flush(self, seconds: float) -> None:
-        """Record one flush of the buffers of stream logs."""
-        self._metrics["tidegate_stream_flush_duration_seconds"].observe(seconds)
-
-    def watch_stream_writers(self, read: Callable[[], float]) -> None:
-        """Call `read` at every scrape for the number of open stream logs; it must be quick and not raise."""
-        self._metrics["tidegate_stream_writers_open"].set_function(read)
-
-    def count_stream_evicted(self, windows: int) -> None:
-        """Count expired windows that were removed from view."""
-        self._metrics["tidegate_stream_windows_evicted_total"].inc(windows)
-
-    def live_connections(self, delta: int) -> None:
-        """Add to the number of open live sockets; -1 for one that was closed."""
-        self._metrics["tidegate_live_connections"].inc(delta)
-
-    def live_subscriptions(self, delta: int) -> None:
-        """Add to the number of live subscriptions; negative for those that ended."""
-        self._metrics["tidegate_live_subscriptions"].inc(delta)
-
-    def count_live_changes(self, count: int) -> None:
-        """Count changes that were sent to subscribers."""
-        self._metrics["tidegate_live_changes_sent_total"].inc(count)
-
-    def count_live_lagged(self) -> None:
-        """Count a subscriber that fell behind and got a new snapshot."""
-        self._metrics["tidegate_live_lagged_total"].inc()
-
-    def count_live_slow_closed(self) -> None:
-        """Count a socket that was closed because its client did not read for too long."""
-        self._metrics["tidegate_live_slow_closed_total"].inc()
-
     def begin_job(self) -> None:
         """Count a running job until `end_job`."""
         self._metrics["tidegate_jobs_running"].inc()
@@ -221,10 +191,6 @@ class Metrics:
         self._metrics["tidegate_backup_last_success_timestamp_seconds"].set(finished_seconds)
         self._metrics["tidegate_backup_last_duration_seconds"].set(took_seconds)
         self._metrics["tidegate_backup_last_size_bytes"].set(size_bytes)
-
-    def count_backup_failure(self) -> None:
-        """Count a backup that failed or was aborted."""
-        self._metrics["tidegate_backup_failures_total"].inc()
 
     def count_scrape_error(self, part: str) -> None:
         """Count a part of a scrape that could not be read."""

@@ -28,7 +28,7 @@ _QUOTED = rf"""b?\\*(?:'(?:\\.|[^'\\\n]|'(?!{_END}))*'?|"(?:\\.|[^"\\\n]|"(?!{_E
 _VALUE = rf"""(?:{_QUOTED}|[^\s&,;'"(){{}}\[\]<>]+)"""
 _SEPARATOR = r"""\\*['"]?\s*[:=,]\s*"""
 
-# Keys whose value is hidden where they stand in a structure, in a URL or in `key=value`.
+# Keys whose value is hidden where they occur in a structure, in a URL or in `key=value`.
 SECRET_KEYS = frozenset(
     {"password", "passwd", "passphrase", "pwd", "secret", "client_secret", "token", "access_token"}
     | {"refresh_token", "api_key", "apikey", "authorization", "cookie", "set-cookie", "tidegate_session"}

@@ -40,10 +40,7 @@ class TraceSpan(Protocol):
     def __enter__(self) -> TraceSpan: ...
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
@@ -58,12 +55,7 @@ class _NoSpan:
     def __enter__(self) -> TraceSpan:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         return None
 
 

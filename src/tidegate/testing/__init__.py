@@ -1,4 +1,4 @@
-"""Testing: takes operators, homes and folders; gives a harness, a server, PostgreSQL and a manual clock.
+"""Testing: takes operators, homes and folders; gives a harness, a server and a manual clock.
 
 Shipped, so that users can test their pipelines the same way; imported by tests only. It keeps nothing.
 """

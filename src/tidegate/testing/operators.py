@@ -141,9 +141,10 @@ class OperatorHarness:
         stage = WriteBatch(self._backend)
         instance = self._instance(schema)
         codec = StateKeyCodec(schema.key)
-        group = codec.group_of(key, MAX_PARALLELISM).to_bytes(2, "big")
+        stored = codec.encode(key)
+        (group,) = codec.groups_of(key_columns(schema.key, [key]), MAX_PARALLELISM).tolist()
         self._batch += 1
-        with instance.at_key(stage, self._times(), (group, codec.encode(key), key)) as operator:
+        with instance.at_key(stage, self._times(), (group.to_bytes(2, "big"), stored, key)) as operator:
             yield operator
         self._backend.apply(stage.take(), Version(0, self._batch, "harness"))
 
@@ -208,6 +209,13 @@ class OperatorHarness:
             key = KeyType.from_arrow(self._key, columns, operator=self.plan.name)
             self._schema = plan_schema(None, self.plan.schema_request(key, MAX_PARALLELISM))
         return self._schema
+
+
+def key_columns(key_type: KeyType, keys: Sequence[Any]) -> list[pa.Array]:
+    """Return keys as columns; a key of several columns is a tuple."""
+    rows = [(key,) for key in keys] if len(key_type.columns) == 1 else keys
+    types = schema_of_ddl(", ".join(f"c{n} {column.kind}" for n, column in enumerate(key_type.columns))).types
+    return [pa.array(column, kind) for kind, column in zip(types, zip(*rows, strict=True), strict=True)]
 
 
 def _loosened(schema: pa.Schema) -> pa.Schema:

@@ -25,6 +25,7 @@ import numpy as np
 
 from tidegate.errors import RequestInvalid, StorageCorrupt
 from tidegate.model.clock import Clock
+from tidegate.model.epoch import SECOND_US
 from tidegate.storage.engine import Engine, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
@@ -50,7 +51,6 @@ _SEGMENT = struct.Struct(">Q")
 _MARK = np.dtype(
     [("version", "u1"), ("at_us", ">u8"), ("partition", ">u4"), ("offset", ">u8"), ("message_id", ">u8")]
 )
-_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +270,12 @@ def dedup_us(topic: Topic) -> int:
             hint=f"ALTER TOPIC {topic.name} SET (dedup_seconds = 86400) lets it, for a day; "
             "or leave the key out.",
         )
-    return topic.dedup_seconds * _US
+    return topic.dedup_seconds * SECOND_US
 
 
 def segment_of(topic: Topic, now_us: int) -> int:
     """Return the segment of a moment: the time at which it ends."""
-    interval_us = max(dedup_us(topic) // 2, SEGMENT_SECONDS_MIN * _US)
+    interval_us = max(dedup_us(topic) // 2, SEGMENT_SECONDS_MIN * SECOND_US)
     return (now_us // interval_us + 1) * interval_us
 
 

@@ -6,7 +6,6 @@ one. A name belongs to a tenant: in another one it is not found.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,11 +23,10 @@ from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.names import DEAD_SUFFIX, check_topic_name, shorten
 from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
-from tidegate.storage.keys import I64_MAX
+from tidegate.storage.keys import I64_MAX, read_u64, u64
+from tidegate.storage.versions import decode_versioned
 from tidegate.topics import keys
-from tidegate.topics.versions import decode_versioned
 
-_ID = struct.Struct(">Q")
 DEFINITION_VERSION = 1
 # A hundred years; a time that far back still fits into 64 bits of microseconds.
 RETENTION_SECONDS_MAX = 100 * 366 * 86_400
@@ -169,7 +167,7 @@ class TopicDirectory:
         if (tenant, name) in self._by_name:
             raise TopicExists(topic=name, partitions=self._by_name[tenant, name].partitions)
         stored = staging.get(keys.NEXT_ID)
-        topic_id = _ID.unpack(stored)[0] if stored else 1
+        topic_id = 1 if stored is None else read_u64(stored)
         topic = Topic(
             topic_id,
             name,
@@ -180,7 +178,7 @@ class TopicDirectory:
             retention_max_bytes=retention.max_bytes,
             dedup_seconds=retention.dedup_seconds,
         )
-        staging.put(keys.NEXT_ID, _ID.pack(topic_id + 1))
+        staging.put(keys.NEXT_ID, u64(topic_id + 1))
         self._stage(staging, topic)
         # Two creates of one name in one group must not both pass the check above.
         staging.close_group()

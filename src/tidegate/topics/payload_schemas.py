@@ -16,7 +16,7 @@ from tidegate.model.tables import Table, TableColumn
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u16, read_u64, u16, u64
-from tidegate.topics.versions import decode_versioned
+from tidegate.storage.versions import decode_versioned
 
 SCHEMA_VERSION = 1
 NUMBER_MAX = 0xFFFF  # the header of a record batch has two bytes for it

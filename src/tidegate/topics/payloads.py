@@ -4,7 +4,7 @@
     codec 1  key    MessagePack array of the primary key's values, and the preview behind them, if any
     codec 2  full   MessagePack array of the row's values
     codec 3  diff   MessagePack array: [0, row] inserted · [1, row] deleted ·
-                    [2, key, places of the columns that differ, their old values, their new values] updated
+                    [2, key, indexes of the columns that differ, their old values, their new values] updated
 
 Values are in the order of the columns in the payload schema that the record batch names, encoded as by
 `storage.row_codec`. Readers get every payload as one line of JSON, with values as answers of SQL have them,
@@ -78,12 +78,13 @@ class DiffEncoder:
         return [self._updated(old, new) for old, new in zip(old_rows, new_rows, strict=True)]
 
     def _updated(self, old: Row, new: Row) -> bytes:
-        places = [place for place in self._strict if old[place] != new[place]]
+        column_indexes = [place for place in self._strict if old[place] != new[place]]
         if self._loose:
-            places += [place for place in self._loose if _encode(old[place]) != _encode(new[place])]
-            places.sort()
+            column_indexes += [place for place in self._loose if _encode(old[place]) != _encode(new[place])]
+            column_indexes.sort()
         key = [new[place] for place in self._key]
-        return _encode((UPDATED, key, places, [old[place] for place in places], [new[p] for p in places]))
+        old_values = [old[place] for place in column_indexes]
+        return _encode((UPDATED, key, column_indexes, old_values, [new[place] for place in column_indexes]))
 
 
 def json_batch(
@@ -118,8 +119,8 @@ def _writer_of(shape: PayloadSchema | Table) -> TextWriter:
 
 @lru_cache(maxsize=1024)
 def _writer(columns: tuple[TableColumn, ...], primary_key: tuple[str, ...]) -> TextWriter:
-    places = positions_of(tuple(column.name for column in columns), primary_key)
-    return TextWriter([(column.name, column.type) for column in columns], places)
+    column_indexes = positions_of(tuple(column.name for column in columns), primary_key)
+    return TextWriter([(column.name, column.type) for column in columns], column_indexes)
 
 
 def _texts(writer: TextWriter, codec: int, payloads: pa.Array) -> pa.Array:
@@ -161,8 +162,8 @@ def _damage(batch: pa.RecordBatch, codec: int, schema: PayloadSchema, place: str
     """Return the error for the first message that cannot be read."""
     writer = _writer_of(schema)
     payloads = batch.column("payload")
-    places = zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
-    for index, (partition, offset) in enumerate(places):
+    positions = zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+    for index, (partition, offset) in enumerate(positions):
         try:
             _texts(writer, codec, payloads.slice(index, 1))
         except _DAMAGE as problem:
@@ -240,10 +241,10 @@ class TextWriter:
         messages = _decode_loose(packed)
         shown: list[Any] = [None] * len(messages)
         for kind, write in enumerate((self._inserted, self._deleted, self._updated)):
-            places = [place for place, message in enumerate(messages) if message[0] == kind]
-            if places:
-                found = write([messages[place][1:] for place in places])
-                for place, one in zip(places, found, strict=True):
+            indexes = [place for place, message in enumerate(messages) if message[0] == kind]
+            if indexes:
+                found = write([messages[place][1:] for place in indexes])
+                for place, one in zip(indexes, found, strict=True):
                     shown[place] = one
         if None in shown:
             raise ValueError(f"there is no difference of kind {messages[shown.index(None)][0]!r}")
@@ -274,14 +275,14 @@ class TextWriter:
     def _updated(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
         # All values of a column are converted together, and consumed in the order they were added.
         pools: list[list[Any]] = [[] for _ in self._columns]
-        for _, places, old, new in messages:
-            for place, before, after in zip(places, old, new, strict=True):
+        for _, column_indexes, old, new in messages:
+            for place, before, after in zip(column_indexes, old, new, strict=True):
                 pools[place] += (before, after)
         shown = [iter(_shown(pool, kind)) for pool, (_, kind) in zip(pools, self._columns, strict=True)]
         names = self._names
         changed = [
-            {names[place]: _ValueChange(next(shown[place]), next(shown[place])) for place in places}
-            for _, places, _, _ in messages
+            {names[place]: _ValueChange(next(shown[place]), next(shown[place])) for place in column_indexes}
+            for _, column_indexes, _, _ in messages
         ]
         keys = map(self._key_row, *self._key_columns([key for key, _, _, _ in messages]))
         return list(map(_Difference, keys, changed))

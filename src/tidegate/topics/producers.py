@@ -2,8 +2,8 @@
 
 A producer numbers its messages from 0. Messages that it repeats are answered as the first time and stored
 once; a gap is refused. The state of a producer is in the same write batch as its messages, so the two never
-differ. It has the positions of the messages of the last `REQUESTS_KEPT` requests; their ids are read from the
-log.
+differ. It has the positions of the messages of the last `REQUESTS_RETAINED_MAX` requests; their ids are read
+from the log.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 
 # A client has one request under way, or a few; a retry never repeats older ones.
-REQUESTS_KEPT = 8
+REQUESTS_RETAINED_MAX = 8
 # Each request rewrites the state: of large requests fewer are stored, the last one always.
-MESSAGES_KEPT = 8192
+MESSAGES_RETAINED_MAX = 8192
 STATE_VERSION = 1
 
 
@@ -71,11 +71,11 @@ class ProducerState(msgspec.Struct, array_like=True):
         Only duplicates have an id here; it is 0 for messages that were stored.
         """
         if start < stop and (not self.requests or start < self.requests[0].sequence):
-            raise SequenceTooOld(producer=self.producer, sequence=start, kept=REQUESTS_KEPT)
+            raise SequenceTooOld(producer=self.producer, sequence=start, kept=REQUESTS_RETAINED_MAX)
         first = self.requests[0].sequence if self.requests else start
-        partitions = np.frombuffer(b"".join(placed.partitions for placed in self.requests), np.uint32)
-        offsets = np.frombuffer(b"".join(placed.offsets for placed in self.requests), np.uint64)
-        ids = np.frombuffer(b"".join(placed.ids_of_first() for placed in self.requests), np.uint64)
+        partitions = np.frombuffer(b"".join(request.partitions for request in self.requests), np.uint32)
+        offsets = np.frombuffer(b"".join(request.offsets for request in self.requests), np.uint64)
+        ids = np.frombuffer(b"".join(request.ids_of_first() for request in self.requests), np.uint64)
         chosen = slice(start - first, stop - first)
         return (
             partitions[chosen].astype(np.int64),
@@ -93,25 +93,25 @@ def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> Prod
     return state
 
 
-def stage_memory(staging: Staging, topic: Topic, memory: ProducerState, placed: ProducerRequest) -> None:
+def stage_memory(staging: Staging, topic: Topic, memory: ProducerState, request: ProducerRequest) -> None:
     """Store the state of a producer after its next request."""
     after = ProducerState(
         producer=memory.producer,
-        expected=memory.expected + placed.count,
-        requests=_recent([*memory.requests, placed]),
+        expected=memory.expected + request.count,
+        requests=_recent([*memory.requests, request]),
     )
     staging.put(keys.producer_key(topic.id, memory.producer), msgspec.msgpack.encode(after))
 
 
 def _recent(requests: list[ProducerRequest]) -> list[ProducerRequest]:
-    kept: list[ProducerRequest] = []
+    recent: list[ProducerRequest] = []
     count = 0
-    for placed in reversed(requests[-REQUESTS_KEPT:]):
-        count += placed.count
-        if kept and count > MESSAGES_KEPT:
+    for request in reversed(requests[-REQUESTS_RETAINED_MAX:]):
+        count += request.count
+        if recent and count > MESSAGES_RETAINED_MAX:
             break
-        kept.insert(0, placed)
-    return kept
+        recent.insert(0, request)
+    return recent
 
 
 def _decoded(stored: bytes, topic: Topic, producer: str) -> ProducerState:

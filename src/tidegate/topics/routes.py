@@ -19,9 +19,9 @@ from tidegate.model.tables import Table
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u8, read_u64, u8, u64
+from tidegate.storage.versions import decode_versioned
 from tidegate.topics.definitions import Topic
 from tidegate.topics.payloads import PREVIEW_NAME
-from tidegate.topics.versions import decode_versioned
 
 Payload = Literal["key", "full", "diff"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,9 +21,9 @@ from tidegate.errors import RequestInvalid, StorageCorrupt, TopicNotFound
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u8, u64
+from tidegate.storage.versions import decode_versioned
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
-from tidegate.topics.versions import decode_versioned
 
 PARTS_VERSION = 1
 WRITER_CHARS_MAX = 200
@@ -100,19 +100,13 @@ class StoredPart:
 Stored = TypeVar("Stored", PartHead, LastBatch)
 
 
-class Getter(Protocol):
-    """The reads that an engine and a staging share."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-
-def last_batch(reader: Getter, topic: Topic, writer: str) -> LastBatch | None:
+def last_batch(reader: Reader | Staging, topic: Topic, writer: str) -> LastBatch | None:
     """Return the last batch that a writer committed into a topic."""
     stored = reader.get(_committed_key(topic, writer))
     return None if stored is None else _decoded(stored, LastBatch, topic)
 
 
-def find_part(reader: Getter, topic: Topic, name: BatchName, part_id: int) -> StoredPart | None:
+def find_part(reader: Reader | Staging, topic: Topic, name: BatchName, part_id: int) -> StoredPart | None:
     """Return a part by its number; one of another batch is not found."""
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     stored = reader.get(key)

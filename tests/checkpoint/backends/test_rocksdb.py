@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.checkpoint.backend import StateChanges, Version
-from tidegate.checkpoint.backends import rocksdb
+from tidegate.checkpoint.backends import rocksdb, rocksdb_unlogged
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
 from tidegate.checkpoint.backends.rocksdb_snapshot import INDEX_SUFFIX, TABLE_SUFFIX
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_in_a_snapshot_leaves_no_folder(
 
     backend.apply(StateChanges(entries={b"k": b"1:"}), version(1))
     with monkeypatch.context() as patched:
-        patched.setattr(rocksdb, "pack_snapshot", no_room)
+        patched.setattr(rocksdb_unlogged, "pack_snapshot", no_room)
         with pytest.raises(StorageFull):
             backend.snapshot(tmp_path / "snapshot")
     assert not (tmp_path / "snapshot").exists()
@@ -315,10 +315,10 @@ def test_what_was_deleted_one_by_one_soon_takes_no_room(backend: RocksBackend) -
     """Case 7: cleaning frees the disk in the background, without anyone asking for it."""
     entries: dict[bytes, bytes | None] = {b"k%06d" % number: b"%06d" % number * 50 for number in range(5000)}
     backend.apply(StateChanges(entries=entries), version(1))
-    backend._flush()
+    backend.flush()
     full_bytes = backend.sizes().size_bytes
     backend.apply(StateChanges(entries=dict.fromkeys(list(entries)[:4500])), version(2))
-    backend._flush()
+    backend.flush()
     for _ in range(600):
         if backend.sizes().size_bytes < full_bytes / 2:
             break

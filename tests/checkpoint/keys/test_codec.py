@@ -116,9 +116,8 @@ def test_whole_columns_are_encoded_as_single_keys_are(keys: Keys) -> None:
     arrays = arrays_of(key_type, rows)
     assert codec.encode_columns(arrays) == [codec.encode(as_key(key_type, row)) for row in rows]
     assert keys_of(key_type, arrays) == [as_key(key_type, row) for row in rows]
-    assert codec.hash_columns(arrays).tolist() == [
-        codec.hash_of(as_key(key_type, row)) % 2**64 for row in rows
-    ]
+    single = [[array.slice(number, 1) for array in arrays] for number in range(len(rows))]
+    assert codec.hash_columns(arrays).tolist() == [codec.hash_columns(one)[0] for one in single]
     assert KeyType.from_arrow([f"c{n}" for n in range(len(arrays))], schema_of(key_type)) == key_type
     assert KeyType.from_json(key_type.to_json()) == key_type
 

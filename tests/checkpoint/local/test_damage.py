@@ -154,7 +154,7 @@ class Swept(HeapBackend):
         return files
 
 
-RULES = SnapshotRules(every_batches=1, changes_bytes_max=1, snapshots_kept=2, in_background=False)
+RULES = SnapshotRules(every_batches=1, changes_bytes_max=1, snapshots_retained=2, in_background=False)
 
 
 @dataclass(frozen=True)

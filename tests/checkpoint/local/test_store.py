@@ -348,3 +348,13 @@ def test_locking_that_fails_midway_leaves_no_lock(tmp_path: Path, monkeypatch: p
     lock = lock_folder(tmp_path / "copy")
     assert lock is not None
     lock.release()
+
+
+def test_a_relative_root_of_local_stores_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = ManualClock()
+    assert StateSettings(local_root="stores").local_directory(clock).root == tmp_path / "stores"
+    monkeypatch.setenv(store.ROOT_VARIABLE, "named")
+    assert StateSettings().local_directory(clock).root == tmp_path / "named"

@@ -63,7 +63,7 @@ def test_offsets_that_are_not_those_of_the_batch_that_was_done_are_left_out(
     job.plan(1, topic_at(5))
     folder = made(job, "planned-anew")
     assert read_offsets(folder) is None
-    assert "another plan of the batch, left out batch=1" in "\n".join(caplog.messages)
+    assert "offsets belong to another plan, not stored batch=1" in "\n".join(caplog.messages)
     with pytest.raises(NotFound, match="startingOffsets of source 0"):
         starting_offsets(folder)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.catalog.postgres import free_port
 from tidegate.cli.checks import network
 from tidegate.cli.checks.network import certificate_end, check_port, check_server, check_tls
 from tidegate.settings import ServerSettings
 from tidegate.storage.home.address import ServerEndpoint
-from tidegate.testing.postgres import free_port
 from tidegate.testing.server import running_server
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.catalog.postgres import Postgres
 from tests.storage.rocksdb.test_damage import killed_store, the_log
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.cli.checks.stores import check_catalog, check_engine, check_lake
 from tidegate.settings import CatalogSettings
 from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.storage.rocksdb.options import EngineOptions
 from tidegate.storage.rocksdb.wal import HEADER_BYTES
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import Postgres
 
 IN_THE_HOME = CatalogSettings()
 
@@ -30,7 +30,7 @@ IN_THE_HOME = CatalogSettings()
 @pytest.fixture
 def catalog_file(tmp_path: Path) -> Path:
     file = tmp_path / "catalog.db"
-    Catalog.open(CatalogPlace(url=f"sqlite:///{file}"), ManualClock(), random_bytes=bytes).close()
+    Catalog.open(DatabaseAddress(url=f"sqlite:///{file}"), ManualClock(), random_bytes=bytes).close()
     return file
 
 
@@ -42,7 +42,7 @@ def test_a_catalog_that_is_whole_tells_its_revision(catalog_file: Path) -> None:
 
 
 def test_a_catalog_is_looked_at_while_a_server_has_it_open(catalog_file: Path) -> None:
-    place = CatalogPlace(url=f"sqlite:///{catalog_file}")
+    place = DatabaseAddress(url=f"sqlite:///{catalog_file}")
     catalog = Catalog.open(place, ManualClock(), random_bytes=bytes)
     try:
         assert check_catalog(IN_THE_HOME, catalog_file).state == "ok"
@@ -83,7 +83,7 @@ def test_a_catalog_in_postgresql_is_reached_and_its_revision_known(
     url = postgres.create_database()
     settings = CatalogSettings(url=url)
     assert "no tables yet" in check_catalog(settings, tmp_path).found
-    Catalog.open(CatalogPlace(url=url), ManualClock(), random_bytes=bytes).close()
+    Catalog.open(DatabaseAddress(url=url), ManualClock(), random_bytes=bytes).close()
     found = check_catalog(settings, tmp_path)
     assert (found.state, "revision" in found.found) == ("ok", True)
 

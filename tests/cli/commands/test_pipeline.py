@@ -51,7 +51,7 @@ def test_a_pipeline_is_installed_under_its_name_and_its_file_outlives_a_stop(
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["name"] == "events"
     assert (home.pipelines_path / "events.py").read_text(encoding="utf-8") == GOOD
-    assert "'tidegate pipeline start events' goes on" in said("stop", "events", home=home)
+    assert "'tidegate pipeline start events' continues" in said("stop", "events", home=home)
     assert kept(home) == {"events.py.stopped": GOOD}
     assert "events is stopped already" in said("stop", "events", home=home)
     assert "will run when a worker starts" in said("start", "events", home=home)
@@ -85,7 +85,7 @@ def test_other_contents_under_a_name_are_told_to_replace_the_first(home: Home, t
     assert "Pipeline events is installed;" in said("run", first, home=home)
     assert "Pipeline events is installed;" in said("run", first, home=home)
     answer = said("run", second, home=home)
-    assert "replaces the one installed before; it goes on from its checkpoint. It will run" in answer
+    assert "replaces the one installed before; it continues from its checkpoint. It will run" in answer
     assert json.loads(said("run", first, "--json", home=home))["replaces"] == "installed"
 
 
@@ -93,7 +93,7 @@ def test_a_new_file_takes_the_place_of_a_stopped_one(home: Home, tmp_path: Path)
     first, second = write(tmp_path / "one.py"), write(tmp_path / "two.py", f"{GOOD}# other\n")
     said("run", first, home=home)
     said("stop", "events", home=home)
-    assert "replaces the one that was stopped; it goes on from its checkpoint" in said(
+    assert "replaces the one that was stopped; it continues from its checkpoint" in said(
         "run", second, home=home
     )
     assert kept(home) == {"events.py": f"{GOOD}# other\n"}

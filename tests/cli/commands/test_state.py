@@ -85,12 +85,10 @@ def test_a_savepoint_says_where_the_sources_stood(home: Home) -> None:
     shown = tidegate_here("state", "savepoints", "paid", home=home.path).stdout
     again = tidegate_here("state", "savepoint", "paid", "tuesday", home=home.path).stdout
     for told in (shown, again):
-        assert (
-            """source 0 stood at {"topic": 1, "0": 11, "1": 0}, startingOffsets '{"0": 11, "1": 0}'""" in told
-        )
-        assert 'source 1 stood at {"logOffset": 4}' in told
+        assert """source 0 at {"topic": 1, "0": 11, "1": 0}, startingOffsets '{"0": 11, "1": 0}'""" in told
+        assert 'source 1 at {"logOffset": 4}' in told
     assert answer(home, "savepoint", "words", "monday")["offsets"] is None
-    assert "stood at" not in tidegate_here("state", "savepoints", "words", home=home.path).stdout
+    assert "source 0" not in tidegate_here("state", "savepoints", "words", home=home.path).stdout
 
 
 def test_a_savepoint_says_which_function_starts_from_it(home: Home, tmp_path: Path) -> None:

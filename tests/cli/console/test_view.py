@@ -12,7 +12,7 @@ from tidegate.cli.commands.status import commands_to_try, write_svg
 from tidegate.cli.console.panels import spark_text
 from tidegate.cli.console.status_feed import CounterHistory, GroupLag
 from tidegate.cli.console.view import Picture, render, summary_line
-from tidegate.cli.demo.feeds import AGENT_GROUP, ASKED_TOPIC, Exchange, Person
+from tidegate.cli.demo.feeds import AGENT_GROUP, QUESTIONS_TOPIC, Exchange, Person
 from tidegate.cli.installed_pipelines import with_waiting
 from tidegate.cli.output.format import HOME_DEFAULT
 from tidegate.cli.supervision.supervisor import ChildState
@@ -99,11 +99,11 @@ def test_what_does_not_fit_is_counted() -> None:
 
 
 def test_people_who_do_not_fit_are_counted() -> None:
-    people = [Person(f"person{number}", "lobby", number == 0, 0.0) for number in range(12)]
-    shown = replace(picture(size=(80, 30)), people=people)
+    users = [Person(f"person{number}", "lobby", number == 0, 0.0) for number in range(12)]
+    shown = replace(picture(size=(80, 30)), users=users)
     line = line_with(draw(shown), "who is here").rstrip()
     assert line == "who is here  person0@lobby types…  person1@lobby  person2@lobby  and 9 more"
-    line = line_with(draw(replace(shown, people=people[:3])), "who is here").rstrip()
+    line = line_with(draw(replace(shown, users=users[:3])), "who is here").rstrip()
     assert line.endswith("person2@lobby")
 
 
@@ -242,14 +242,14 @@ def exchanges(count: int) -> list[Exchange]:
 
 
 def test_the_agent_shows_its_lag_and_the_newest_answers() -> None:
-    lags = [GroupLag(ASKED_TOPIC, AGENT_GROUP, 11, 2)]
+    lags = [GroupLag(QUESTIONS_TOPIC, AGENT_GROUP, 11, 2)]
     shown = replace(picture(size=(100, 40)), exchanges=exchanges(5), lags=lags)
     text = draw(shown)
     assert "lag 11 · 2 in work" in line_with(text, "agent")
     assert "asked – · answered –" in line_with(text, "agent")
     assert "asked" not in summary_line(picture())
     seen = status(3)
-    seen["topics"] = [{**seen["topics"][0], "name": ASKED_TOPIC}]
+    seen["topics"] = [{**seen["topics"][0], "name": QUESTIONS_TOPIC}]
     shown.history.add({**seen, "topics": []}, 1000.0)
     shown.history.add({**seen, "topics": seen["topics"]}, 1001.0)
     more = {**seen["topics"][0], "partitions": [{"partition": 0, "start": 0, "end": 612}]}
@@ -263,9 +263,9 @@ def test_the_agent_shows_its_lag_and_the_newest_answers() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (80, 30), (120, 40)])
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_the_view_of_the_demo_fits_the_screen_and_never_jumps(size: tuple[int, int], count: int) -> None:
-    people = [Person("ada", "lobby", True, 0.0)]
-    lags = [GroupLag(ASKED_TOPIC, AGENT_GROUP, 11, 2)]
-    shown = replace(picture(topics=3, size=size), people=people, exchanges=exchanges(count), lags=lags)
+    users = [Person("ada", "lobby", True, 0.0)]
+    lags = [GroupLag(QUESTIONS_TOPIC, AGENT_GROUP, 11, 2)]
+    shown = replace(picture(topics=3, size=size), users=users, exchanges=exchanges(count), lags=lags)
     lines = draw(shown).rstrip("\n").splitlines()
     assert len(lines) <= size[1]
     assert "tidegate pipeline list" in lines[-1]

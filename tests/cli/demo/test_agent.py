@@ -16,7 +16,7 @@ from tests.cli.calls import CALL_SECONDS_MAX
 from tidegate.cli.console.status_feed import GroupLag, group_lags
 from tidegate.cli.demo.agent import answer_to
 from tidegate.cli.demo.demo import PRESENCE_INSERT, QUESTION_INSERT, prepare_demo
-from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, ExchangeFeed, exchange_of
+from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, QUESTIONS_TOPIC, ExchangeFeed, exchange_of
 from tidegate.sdk.client import Client
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import RunningServer, running_server
@@ -78,7 +78,7 @@ def test_a_question_in_the_table_is_answered_once_though_the_agent_is_killed(
     first.kill()
     first.wait()
     # What the killed agent held comes again when its leases run out; nobody waits for that here.
-    client.topic(ASKED_TOPIC).reset(AGENT_GROUP, "earliest")
+    client.topic(QUESTIONS_TOPIC).reset(AGENT_GROUP, "earliest")
     second = launch(server.home)
     try:
         wait_for(lambda: not any(one.lag for one in group_lags(client)))
@@ -88,7 +88,7 @@ def test_a_question_in_the_table_is_answered_once_though_the_agent_is_killed(
         second.kill()
         second.wait()
     assert sorted(answers(client)) == sorted(text for _, text in asked)
-    assert group_lags(client) == [GroupLag(ASKED_TOPIC, AGENT_GROUP, 0, 0)]
+    assert group_lags(client) == [GroupLag(QUESTIONS_TOPIC, AGENT_GROUP, 0, 0)]
     wait_for(lambda: len(feed.newest()) == len(asked))
     assert feed.newest()[0].who == "cleo"
     feed.stop()

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tidegate.cli.demo.clicks import PEOPLE
+from tidegate.cli.demo.clicks import USER_NAMES
 from tidegate.cli.demo.demo import BURST_QUESTIONS, ROOMS, meter_readings, questions
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 
 START_US = 1_767_225_600_000_000
 
@@ -29,5 +29,5 @@ def test_questions_come_now_and_then_and_sometimes_many_at_once() -> None:
     assert {len(rows) for rows in steps} == {0, 1, BURST_QUESTIONS}
     asked = [row for rows in steps for row in rows]
     assert 300 < len(asked) < 1500
-    assert {who for who, _ in asked} <= set(PEOPLE)
+    assert {who for who, _ in asked} <= set(USER_NAMES)
     assert all(any(room in text for room in ROOMS) for _, text in asked)

@@ -13,7 +13,7 @@ from rich.console import Console
 import tidegate
 from tests.cli.pictures import picture
 from tidegate.cli.console.view import render
-from tidegate.cli.demo.clicks import PEOPLE
+from tidegate.cli.demo.clicks import USER_NAMES
 from tidegate.cli.demo.demo import PRESENCE_INSERT, presences
 from tidegate.cli.demo.feeds import (
     PRESENCE_DEFINITION,
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_people_and_some_of_them_type() -> None:
     first = list(islice(presences(7), 600))
     assert first == list(islice(presences(7), 600))
     rows = [row for step in first for row in step]
-    assert {row[0] for row in rows} == set(PEOPLE)
+    assert {row[0] for row in rows} == set(USER_NAMES)
     assert 0 < sum(row[2] for row in rows) < len(rows)
 
 
@@ -51,9 +51,9 @@ def test_someone_who_is_not_heard_of_is_gone() -> None:
 
 
 def test_the_view_shows_who_types() -> None:
-    people = [Person("ada", "lobby", True, 1.0), Person("bob", "help", False, 1.0)]
+    users = [Person("ada", "lobby", True, 1.0), Person("bob", "help", False, 1.0)]
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(render(replace(picture(), people=people)))
+    console.print(render(replace(picture(), users=users)))
     text = console.export_text()
     assert "ada@lobby types…" in text
     assert "bob@help" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.errors import NameInvalid, PipelineInvalid
+from tidegate.errors import HomeUnusable, NameInvalid, PipelineInvalid
 from tidegate.pipeline.worker.definitions import PipelineContext, build_writer, load_pipeline
 from tidegate.storage.home.home import Home
 
@@ -85,6 +85,19 @@ def test_lake_gives_the_tables_path_and_remembers_it(tmp_path: Path) -> None:
     assert context.tables == ("events",)
     with pytest.raises(NameInvalid):
         context.lake("../out")
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_context_takes_the_path_of_a_home(tmp_path: Path, kind: type[Path] | type[str]) -> None:
+    context = make_context(None, tmp_path)
+    by_path = PipelineContext(None, kind(tmp_path / "home"), "copy")
+    assert by_path.home == context.home
+    assert by_path.checkpoint == str(tmp_path / "home" / "checkpoints" / "copy")
+
+
+def test_context_of_a_folder_that_is_no_home_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeUnusable, match="there is no home there"):
+        PipelineContext(None, tmp_path / "nowhere")
 
 
 @pytest.mark.spark

@@ -42,10 +42,7 @@ class Office:
         sources = DefaultSources(bench.clock, SnowflakeSource(bench.clock), UuidSource(bench.clock, bytes))
         tables, store, streams = bench.tables, bench.store, bench.streams
         selecting = SelectPlanner(
-            tables,
-            store,
-            streams,
-            bench.engine,
+            bench.access,
             lambda _tenant: bench.query,
             lambda caller: table_functions(tables, store, streams, caller.tenant),
             sources,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.result import QueryAnswer
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.query.bench import TTL_SECONDS, Bench, Reader
+from tests.query.bench import TTL_SECONDS, Bench, reader
 from tidegate.catalog.audit import AuditEvent
 from tidegate.catalog.jobs import Job
 from tidegate.errors import SqlUnsupported
@@ -35,7 +35,7 @@ def test_tables_are_those_of_the_tenant(bench: Bench, tables: tuple[Table, Table
         ["chat", "typing", "STREAM", 1, None, TTL_SECONDS, "buffered", None, None, start],
     ]
     assert bench.rows("SELECT min(size_bytes) > 0 FROM system.tables") == [[True]]
-    assert bench.rows("SELECT name FROM system.tables", reader=Reader(tenant="other")) == [["secret"]]
+    assert bench.rows("SELECT name FROM system.tables", caller=reader(tenant="other")) == [["secret"]]
 
 
 def test_columns_namespaces_and_windows(bench: Bench, tables: tuple[Table, Table]) -> None:

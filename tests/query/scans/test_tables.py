@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.query.bench import Bench, Reader
+from tests.query.bench import Bench, reader
 from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, TableNotFound
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
 from tidegate.query.duckdb.session import QueryLimits
@@ -42,20 +42,20 @@ def test_rows_of_a_user_table_are_seen_by_their_user_alone(bench: Bench, message
     for where in ("", "WHERE id > 0", "WHERE id IN (1, 4, 8)", "WHERE room = 'r0'", "WHERE id = 8"):
         numbers = [row[0] for row in bench.rows(sql.format(where))]
         assert set(numbers) <= {1, 2, 3, 4, 5}
-        of_bob = [row[0] for row in bench.rows(sql.format(where), reader=Reader("bob"))]
+        of_bob = [row[0] for row in bench.rows(sql.format(where), caller=reader("bob"))]
         assert set(of_bob) <= {4, 5, 6, 7, 8}
     bench.index(messages, "by_room", ["room"])
     assert bench.rows(sql.format("WHERE room = 'r0'")) == [[2], [4]]
-    assert bench.rows(sql.format("WHERE room = 'r0'"), reader=Reader("bob")) == [[4], [6], [8]]
-    assert bench.rows(sql.format(""), reader=Reader("carol")) == []
+    assert bench.rows(sql.format("WHERE room = 'r0'"), caller=reader("bob")) == [[4], [6], [8]]
+    assert bench.rows(sql.format(""), caller=reader("carol")) == []
 
 
 def test_rows_of_a_shared_table_are_seen_by_all_of_its_tenant(bench: Bench) -> None:
     table = bench.create("app.rooms", TableKind.SHARED, {"name": "TEXT"}, ["name"])
     bench.insert(table, [("kitchen",)])
-    assert bench.rows("SELECT * FROM app.rooms", reader=Reader("anyone")) == [["kitchen"]]
+    assert bench.rows("SELECT * FROM app.rooms", caller=reader("anyone")) == [["kitchen"]]
     with pytest.raises(TableNotFound) as caught:
-        bench.rows("SELECT * FROM app.rooms", reader=Reader("alice", tenant="other"))
+        bench.rows("SELECT * FROM app.rooms", caller=reader("alice", tenant="other"))
     assert "app.rooms" not in caught.value.hint
 
 
@@ -220,7 +220,7 @@ def test_more_rows_than_fit_the_memory_are_refused_with_a_hint(small: Bench) -> 
         small.rows("SELECT id FROM app.big")
 
 
-def test_a_statement_is_stopped_while_it_gathers_rows(bench: Bench) -> None:
+def test_a_statement_is_stopped_while_it_gathers_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     table = bench.create("app.t", TableKind.SHARED, {"id": "BIGINT"}, ["id"])
     bench.insert(table, [(number,) for number in range(20_000)])
     source = bench.source()
@@ -237,14 +237,7 @@ def test_a_statement_is_stopped_while_it_gathers_rows(bench: Bench) -> None:
             while True:
                 scan(plan, pace)
 
-    class Once:
-        def find(self, *_: str) -> Any:
-            return Slow()
-
-        def known(self) -> list[str]:
-            return []
-
-        def close(self) -> None: ...
+    monkeypatch.setattr(source, "find", lambda *_: Slow())
 
     def stop() -> None:
         begun.wait(60)
@@ -253,7 +246,7 @@ def test_a_statement_is_stopped_while_it_gathers_rows(bench: Bench) -> None:
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(NotReady):
-        bench.query.run("SELECT count(*) FROM app.t", source=Once())
+        bench.query.run("SELECT count(*) FROM app.t", source=source)
     stopper.join()
     source.close()
 
@@ -263,7 +256,7 @@ def test_statements_of_many_users_do_not_meet(bench: Bench, messages: Table) -> 
 
     def ask(user: str, expected: list[list[int]]) -> None:
         for _ in range(10):
-            found = bench.rows("SELECT min(id), max(id) FROM chat.messages", reader=Reader(user))
+            found = bench.rows("SELECT min(id), max(id) FROM chat.messages", caller=reader(user))
             if found != expected:
                 wrong.append((user, found))
 

@@ -48,10 +48,7 @@ class TopicBench:
             self.topics, tables, lambda tenant, count: self.published.append((tenant, count))
         )
         selecting = SelectPlanner(
-            tables,
-            bench.store,
-            streams,
-            bench.engine,
+            bench.access,
             lambda _tenant: bench.query,
             lambda who: {
                 **table_functions(tables, bench.store, streams, who.tenant),

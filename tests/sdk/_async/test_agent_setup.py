@@ -170,4 +170,4 @@ def test_what_becomes_of_a_message_whose_failure_could_not_be_told(topic: str) -
     assert describe_outcome(message, {}, {"dead": 0}) == "again at once"
     assert describe_outcome(message, body, TokenWrong()) == "again when its lease ends"
     assert describe_outcome(message, body, TopicNotFound(topic=topic)) == "its topic or its group is gone"
-    assert describe_outcome(message, body, None) == "its lease is over, others may have it"
+    assert describe_outcome(message, body, None) == "its lease expired; another member may have it"

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.status import WorkerReport
 from tidegate.server.api.metrics import render
 from tidegate.server.runtime.runtime import ReceivedReport, Runtime, open_runtime

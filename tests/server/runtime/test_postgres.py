@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tidegate.testing.postgres import Postgres
+from tests.catalog.postgres import Postgres
 from tidegate.testing.server import RunningServer, running_server
 
 REFRESH_SECONDS = 0.5

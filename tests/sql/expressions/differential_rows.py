@@ -9,9 +9,9 @@ from typing import Any
 
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row
-from tidegate.sql.expressions.compile import RowShape
+from tidegate.sql.expressions.compile import RowColumns
 
-SHAPE = RowShape(
+SHAPE = RowColumns(
     (
         ("bo", ColumnType.BOOLEAN),
         ("i", ColumnType.INT),

@@ -12,11 +12,11 @@ import pytest
 from tests.paths import ROOT
 from tidegate.errors import SqlInvalid
 from tidegate.model.schemas import ColumnType
-from tidegate.sql.expressions.compile import LiveSelect, RowShape, compile_filter, compile_select
+from tidegate.sql.expressions.compile import LiveSelect, RowColumns, compile_filter, compile_select
 from tidegate.sql.expressions.functions import every_function
 from tidegate.sql.expressions.functions_text import compile_like, lower, upper
 
-SHAPE = RowShape(
+SHAPE = RowColumns(
     (
         ("room", ColumnType.TEXT),
         ("n", ColumnType.BIGINT),

@@ -115,8 +115,8 @@ def test_a_text_falls_into_its_tokens(text: str, expected: list[tuple[str, str]]
         ("SELECT $$a", "neither a parameter nor a string between dollar signs", 1, 8),
         ("SELECT $name", "neither a parameter nor a string between dollar signs", 1, 8),
         ("SELECT `a`", "` begins nothing here", 1, 8),
-        ("SELECT \x01", "the character '\\x01' may not stand here", 1, 8),
-        ("SELECT\r\n1,\r\n\x01", "the character '\\x01' may not stand here", 3, 1),
+        ("SELECT \x01", "the character '\\x01' is not allowed here", 1, 8),
+        ("SELECT\r\n1,\r\n\x01", "the character '\\x01' is not allowed here", 3, 1),
         ("SELECT " + "/*" * 100 + "*/" * 100, "comments nest deeper than 64", 1, 136),
     ],
 )

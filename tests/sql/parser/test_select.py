@@ -199,14 +199,14 @@ def test_last_as_a_name_is_left_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("SELECT a FROM ns.t GROUP BY a LAST 5", "beside GROUP BY"),
-        ("SELECT DISTINCT a FROM ns.t LAST 5", "beside DISTINCT"),
-        ("SELECT a FROM ns.t ORDER BY a LAST 5", "beside ORDER BY"),
-        ("SELECT a FROM ns.t LIMIT 3 LAST 5", "beside LIMIT"),
-        ("SELECT a FROM ns.t UNION ALL SELECT a FROM ns.u LAST 5", "beside UNION"),
-        ("SELECT count(*) FROM ns.t LAST 5", r"beside count\(\)"),
-        ("SELECT sum(a) FILTER (WHERE b) FROM ns.t LAST 5", r"beside sum\(\)"),
-        ("SELECT * FROM (SELECT max(a) FROM ns.t LAST 5)", r"beside max\(\)"),
+        ("SELECT a FROM ns.t GROUP BY a LAST 5", "combined with GROUP BY"),
+        ("SELECT DISTINCT a FROM ns.t LAST 5", "combined with DISTINCT"),
+        ("SELECT a FROM ns.t ORDER BY a LAST 5", "combined with ORDER BY"),
+        ("SELECT a FROM ns.t LIMIT 3 LAST 5", "combined with LIMIT"),
+        ("SELECT a FROM ns.t UNION ALL SELECT a FROM ns.u LAST 5", "combined with UNION"),
+        ("SELECT count(*) FROM ns.t LAST 5", r"combined with count\(\)"),
+        ("SELECT sum(a) FILTER (WHERE b) FROM ns.t LAST 5", r"combined with sum\(\)"),
+        ("SELECT * FROM (SELECT max(a) FROM ns.t LAST 5)", r"combined with max\(\)"),
         ("SELECT a FROM ns.t LAST 1.5", "LAST takes a whole number"),
         ("SELECT a FROM ns.t LAST 9223372036854775808", "LAST takes a whole number"),
         (

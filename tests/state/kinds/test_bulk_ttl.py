@@ -68,7 +68,7 @@ class Side:
             "mean": bench.bind(AggregatingState(Average(), ttl=ttl), 8),
         }
         array, codec = pa.array(KEYS), bench.codec
-        groups = [codec.group_of(key, 8) for key in KEYS]
+        groups = codec.groups_of([array], 8).tolist()
         self.many = KeyBatch(array, groups, [*map(codec.encode, KEYS)], lambda: np.array(times_ms))
         bench.cursor.enter_keys(self.many)
 

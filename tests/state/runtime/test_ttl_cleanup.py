@@ -166,8 +166,8 @@ def test_incremental_cleanup_looks_at_so_many_entries_an_access(bench: Bench) ->
         bench.on("k0")
         state.update(1)
         cleaned = bench.clean(60_000)
-        assert cleaned.looked_count <= 7
-        looked, removed = looked + cleaned.looked_count, removed + cleaned.removed_count
+        assert cleaned.checked_count <= 7
+        looked, removed = looked + cleaned.checked_count, removed + cleaned.removed_count
         bench.commit()
     assert removed == 99
     assert looked > 99
@@ -211,8 +211,8 @@ def test_a_sweep_looks_at_every_entry_once_a_round(bench: Bench, per_group: int)
     while looked < sum(sizes.values()):
         accessed(bench.batch(1_000).bind(declared), 1)
         cleaned = bench.clean(1_000)
-        assert 0 < cleaned.looked_count <= 100
-        looked, batches = looked + cleaned.looked_count, batches + 1
+        assert 0 < cleaned.checked_count <= 100
+        looked, batches = looked + cleaned.checked_count, batches + 1
         bench.commit()
     removed = 0
     for _ in range(2):  # what lies before the place where it stopped comes with the next round

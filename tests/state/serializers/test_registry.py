@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.state.plain_values import plain_decode
 from tidegate.errors import StorageCorrupt, ValueInvalid
 from tidegate.state.serializers.registry import (
     JsonSerializer,
-    plain_decode,
     serializer_for,
     stored_serializer,
 )

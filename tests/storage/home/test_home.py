@@ -17,7 +17,7 @@ from tidegate.model.clock import SystemClock
 from tidegate.storage.files import write_file_atomically
 from tidegate.storage.home.home import FOLDERS, LAYOUT_VERSION, Home, ServerAddress
 from tidegate.storage.home.locks import is_flocked, lock_path, running_pid
-from tidegate.storage.home.upgrade import upgrade_home
+from tidegate.storage.home.upgrade import COPIES_FOLDER, upgrade_home
 
 
 def _token() -> str:
@@ -74,7 +74,7 @@ def test_a_home_from_before_streams_gets_their_folder_and_is_upgraded_no_further
     assert Home.existing(tmp_path).path == home.path
     again = Home.open(tmp_path, _token)
     assert stat.S_IMODE(again.streams_path.stat().st_mode) == 0o700
-    assert list(again.copies_path.iterdir()) == [], "the layout is the same: nothing to keep a copy of"
+    assert list((again.path / COPIES_FOLDER).iterdir()) == [], "the layout is the same: nothing to copy"
 
 
 def test_the_address_says_whom_to_trust_only_where_there_is_something_to_say(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_an_upgrade_that_another_start_has_done_is_not_done_again(tmp_path: Path
 
     upgrade_home(home.path, LAYOUT_VERSION, SystemClock(), layout_of, finish)
     assert held == [True, True]
-    assert not list(home.copies_path.iterdir())
+    assert not list((home.path / COPIES_FOLDER).iterdir())
 
 
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
         Home.open(tmp_path, _token)
     assert caught.value.values["found"] == 99
     assert (home.path / "layout.json").read_text() == json.dumps({"layout": 99})
-    assert not list(home.copies_path.iterdir())
+    assert not list((home.path / COPIES_FOLDER).iterdir())
     with pytest.raises(HomeTooNew):
         Home.existing(tmp_path)
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tidegate.errors import StorageFailed
 from tidegate.model.ids import SnowflakeSource
+from tidegate.settings import TopicSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.testing.clock import ManualClock
@@ -23,7 +24,6 @@ from tidegate.topics.groups.types import (
     FetchRequest,
     FetchResult,
     GroupDescription,
-    GroupLimits,
     NackRequest,
     NackResult,
 )
@@ -34,7 +34,7 @@ from tidegate.topics.payload_schemas import PayloadSchemas
 
 T = TypeVar("T")
 EARLIEST = Start("earliest")
-LIMITS = GroupLimits(lease_ms_default=30_000, deliveries_max=3, in_flight_max=1000, groups_max=8)
+LIMITS = TopicSettings(lease_ms_default=30_000, deliveries_max=3, in_flight_max=1000, groups_max=8)
 
 
 @dataclass
@@ -138,7 +138,7 @@ class GroupsBench:
         return [text for one in stored for text in self.log.arrow(topic, one).column("payload").to_pylist()]
 
 
-def build(engine: Engine, clock: ManualClock, limits: GroupLimits = LIMITS) -> GroupsBench:
+def build(engine: Engine, clock: ManualClock, limits: TopicSettings = LIMITS) -> GroupsBench:
     committer = GroupCommitter(engine)
     directory, schemas, ids = TopicDirectory(engine, 64), PayloadSchemas(engine), SnowflakeSource(clock)
     log = TopicLog(engine, ids, clock, schemas)

@@ -18,14 +18,14 @@ import msgspec
 from tests.topics.groups.bench import GroupsBench, broken_disk, build
 from tests.topics.groups.reference import Partition, Reference
 from tidegate.errors import GroupNotFound, RequestInvalid, StorageFailed, TidegateError
+from tidegate.settings import TopicSettings
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import GroupLimits
 
 Fault = Literal["none", "write", "sync lost", "sync kept", "raises"]
-LIMITS = GroupLimits(lease_ms_default=10_000, deliveries_max=3, in_flight_max=12, groups_max=3)
+LIMITS = TopicSettings(lease_ms_default=10_000, deliveries_max=3, in_flight_max=12, groups_max=3)
 MEMBERS = ("a", "b", "c")
 GROUPS = ("g", "h")
 GATE_SECONDS = 60

@@ -11,12 +11,12 @@ import pytest
 from tests.topics.groups.bench import LIMITS, GroupsBench, broken_disk, build, leases, offsets
 from tidegate.errors import StorageFailed, TopicNotFound
 from tidegate.model.tables import Table, TableColumn, TableKind
+from tidegate.settings import TopicSettings
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import GroupLimits
 from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.payloads import CODEC_FULL, encode_full
 
@@ -146,7 +146,7 @@ def test_messages_of_the_dead_letter_topic_are_given_without_end(groups: GroupsB
 
 
 def test_without_dead_letters_a_message_is_given_without_end() -> None:
-    limits = GroupLimits(deliveries_max=2, dead_letters=False)
+    limits = TopicSettings(deliveries_max=2, dead_letters=False)
     groups = build(MemoryEngine(), ManualClock(), limits)
     topic = groups.create()
     groups.publish(topic, 1)
@@ -170,7 +170,7 @@ def test_what_retention_removed_is_missed_and_no_dead_letter(groups: GroupsBench
 
 
 def test_many_dead_letters_are_written_in_parts(groups: GroupsBench) -> None:
-    big = build(MemoryEngine(), groups.clock, GroupLimits(deliveries_max=1))
+    big = build(MemoryEngine(), groups.clock, TopicSettings(deliveries_max=1))
     topic = big.create()
     big.publish(topic, 2500)
     big.take(topic, limit=2500)
@@ -184,7 +184,7 @@ def test_many_dead_letters_are_written_in_parts(groups: GroupsBench) -> None:
 
 
 def test_many_rejected_messages_become_dead_letters_in_parts(groups: GroupsBench) -> None:
-    big = build(MemoryEngine(), groups.clock, GroupLimits(deliveries_max=9))
+    big = build(MemoryEngine(), groups.clock, TopicSettings(deliveries_max=9))
     topic = big.create()
     big.publish(topic, 500)
     big.publish(topic, 2200)
@@ -211,7 +211,7 @@ def test_many_rejected_messages_become_dead_letters_in_parts(groups: GroupsBench
 
 def test_what_a_rejected_message_waits_for_is_a_grave_also_for_a_take(groups: GroupsBench) -> None:
     topic = groups.create(partitions=2)
-    big = build(groups.engine, groups.clock, GroupLimits(deliveries_max=9))
+    big = build(groups.engine, groups.clock, TopicSettings(deliveries_max=9))
     big.publish(topic, 600, 0)
     big.publish(topic, 600, 1)
     held = leases(big.take(topic, limit=1200))
@@ -268,7 +268,8 @@ def test_a_damaged_message_is_a_dead_letter_without_payload_and_the_group_goes_o
     assert found[3]["reason"] == f"the message could not be read (partition 0, offset 3); before that: {why}"
     assert (found[3]["origin"]["messageId"], found[3]["origin"]["member"]) == (None, "worker")
     assert any(
-        "dead letters without payloads" in message and "count=5" in message for message in caplog.messages
+        "dead letters written without payload" in message and "count=5" in message
+        for message in caplog.messages
     )
 
 

@@ -13,9 +13,10 @@ from tidegate.errors import (
     PartitionNotFound,
     RequestInvalid,
 )
+from tidegate.settings import TopicSettings
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.groups.types import AckRequest, FetchEstimate, GroupLimits, LeasedRange
+from tidegate.topics.groups.types import AckRequest, FetchEstimate, LeasedRange
 from tidegate.topics.log.reader import Start
 
 LATEST = Start("latest")
@@ -243,7 +244,7 @@ def test_what_is_due_again_comes_before_new_messages_lowest_first(groups: Groups
 
 
 def test_case_18_a_take_of_many_is_one_entry_and_scattered_acks_leave_the_rest(groups: GroupsBench) -> None:
-    big = build(MemoryEngine(), groups.clock, GroupLimits(in_flight_max=100_000, deliveries_max=99))
+    big = build(MemoryEngine(), groups.clock, TopicSettings(in_flight_max=100_000, deliveries_max=99))
     topic = big.create()
     big.publish(topic, 6000)
     given = big.take(topic, limit=6000)
@@ -257,7 +258,7 @@ def test_case_18_a_take_of_many_is_one_entry_and_scattered_acks_leave_the_rest(g
 
 
 def test_thousands_of_fragments_are_given_again_exactly(groups: GroupsBench) -> None:
-    big = build(MemoryEngine(), groups.clock, GroupLimits(in_flight_max=100_000, deliveries_max=99))
+    big = build(MemoryEngine(), groups.clock, TopicSettings(in_flight_max=100_000, deliveries_max=99))
     topic = big.create()
     big.publish(topic, 6000)
     texts = leases(big.take(topic, limit=6000))

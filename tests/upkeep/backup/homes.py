@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace, file_url
+from tidegate.catalog.database_url import DatabaseAddress, file_url
 from tidegate.cli.commands.backup import HomeCatalog
 from tidegate.ingest.publish import Messages, Publisher
 from tidegate.model.clock import SystemClock
@@ -110,7 +110,7 @@ def opened_topics(engine_path: Path) -> Iterator[Topics]:
 @contextmanager
 def opened_catalog(home: Home) -> Iterator[Catalog]:
     """Open the catalog of a home for as long as the block runs."""
-    place = CatalogPlace(file_url(home.catalog_path))
+    place = DatabaseAddress(file_url(home.catalog_path))
     catalog = Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes)
     try:
         catalog.accounts.ensure_admin(home.read_token(), home.home_id)

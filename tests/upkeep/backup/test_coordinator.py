@@ -19,7 +19,7 @@ from tests.upkeep.backup.homes import (
     opened_topics,
 )
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.catalog.paging import PageRequest
 from tidegate.errors import BackupNotFound, LeaseHeld, NotReady, StorageFailed
 from tidegate.model.clock import SystemClock
@@ -31,6 +31,7 @@ from tidegate.upkeep.backup.coordinator import (
     JOB_KIND,
     LEASE_SECONDS,
     BackupCoordinator,
+    BackupObserver,
     remove_stale_backups,
 )
 from tidegate.upkeep.backup.pack import pack, packing
@@ -123,7 +124,7 @@ def test_a_freeze_that_fails_leaves_nothing_and_frees_the_lease(home: Home) -> N
         }
 
 
-class Ledger:
+class Ledger(BackupObserver):
     """Writes down what the coordinator tells."""
 
     def __init__(self) -> None:
@@ -198,7 +199,7 @@ def test_a_packer_that_dies_is_noticed_and_its_backup_ends(
 
 def test_after_a_desk_died_the_next_one_waits_for_the_lease_and_ends_its_job(home: Home) -> None:
     clock = ManualClock()
-    place = CatalogPlace(f"sqlite:///{home.catalog_path}")
+    place = DatabaseAddress(f"sqlite:///{home.catalog_path}")
     catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
     engine = RocksEngine(home.engine_path)
     try:

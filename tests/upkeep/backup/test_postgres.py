@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.catalog.postgres import Postgres
 from tests.upkeep.backup.homes import ACTOR, load_catalog, make_home, no_report, opened_catalog, opened_topics
 from tests.warm import command_line
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.errors import StorageFailed
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
 from tidegate.storage.home.home import Home
-from tidegate.testing.postgres import Postgres
 from tidegate.upkeep.backup.restore import restore
 
 
@@ -33,7 +33,7 @@ def _run(home: Path, *words: str, catalog_url: str | None = None) -> subprocess.
 
 
 def _knows(url: str, token: str) -> str:
-    catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
+    catalog = Catalog.open(DatabaseAddress(url), SystemClock(), random_bytes=secrets.token_bytes)
     try:
         return catalog.tokens.find(token).user
     finally:
@@ -48,7 +48,7 @@ def test_the_catalog_goes_where_the_settings_say_and_only_into_an_empty_database
     (home.path / "tidegate.toml").write_text(f'[catalog]\nurl = "{url}"\n')
     with opened_topics(home.engine_path) as topics:
         topics.publish(3)
-    catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
+    catalog = Catalog.open(DatabaseAddress(url), SystemClock(), random_bytes=secrets.token_bytes)
     catalog.accounts.ensure_admin(home.read_token(), home.home_id)
     catalog.accounts.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
     token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
@@ -129,7 +129,7 @@ def test_a_restore_that_was_killed_is_not_done_again_over_what_was_written_since
     url, new = postgres.create_database(), tmp_path / "new"
     environ = {**os.environ, "TIDEGATE_CATALOG_URL": url}
     subprocess.run([sys.executable, "-c", KILLED, file, str(new)], env=environ, check=False)
-    catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
+    catalog = Catalog.open(DatabaseAddress(url), SystemClock(), random_bytes=secrets.token_bytes)
     catalog.accounts.add_user(ACTOR, "default", "bob", frozenset({Role.WRITER}))
     catalog.close()
     refused = _run(new, "restore", file, catalog_url=url)

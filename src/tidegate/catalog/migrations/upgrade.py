@@ -83,7 +83,7 @@ def upgrade_to(
 def check_known(revision: str | None, connections: Connections) -> None:
     """Raise CatalogTooNew for a revision of a newer version."""
     if revision is not None and revision not in known_revisions():
-        raise CatalogTooNew(catalog=connections.place.shown, found=revision)
+        raise CatalogTooNew(catalog=connections.address.shown, found=revision)
 
 
 def _read_revision(connections: Connections) -> str | None:

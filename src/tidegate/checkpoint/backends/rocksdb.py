@@ -15,18 +15,17 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, Self
 
-from rocksdict import Checkpoint, DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import ReadOptions, WriteBatch
 
 from tidegate.checkpoint.backend import Sizes, StateChanges, Version
-from tidegate.checkpoint.backends.rocksdb_options import KIB, MIB, RocksSettings, options_of
-from tidegate.checkpoint.backends.rocksdb_snapshot import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
+from tidegate.checkpoint.backends.rocksdb_options import KIB, MIB, RocksSettings
+from tidegate.checkpoint.backends.rocksdb_unlogged import Pair, UnloggedRocksDB
 from tidegate.checkpoint.keys.layout import META_GROUP
 from tidegate.errors import InvariantBroken, StorageCorrupt
-from tidegate.storage.files import disk_error, disk_free_bytes, require_room
-from tidegate.storage.rocksdb.errors import open_fault, read_fault, write_fault
+from tidegate.storage.files import disk_free_bytes
+from tidegate.storage.rocksdb.errors import read_fault
 
 VERSION_KEY = META_GROUP + b"version"
 VERSION_FORMAT = 1
@@ -37,16 +36,6 @@ _VERSION = struct.Struct(">BIq")
 PIECE_BYTES_MAX = 32 * MIB
 PIECE_CHECK_KEYS = 8 * KIB
 
-# The entries of a smaller range are deleted one by one: RocksDB reads slowly through many deleted ranges.
-RANGE_KEYS_MAX = 64
-
-# Keys in one lookup. RocksDB makes a record of 200 bytes for each before it looks up the first; those of more
-# keys do not stay in the processor's cache, and each key costs a third more.
-READ_KEYS = 128
-
-# RocksDB needs room to flush memtables and to compact.
-FREE_BYTES_MIN = 16 * MIB
-
 # A scan that stops early reads few entries in vain; a long one seeks seldom.
 PAGE_ENTRIES_MIN = 16
 PAGE_ENTRIES_MAX = 512
@@ -56,12 +45,10 @@ _MEMTABLES = ("active-mem-table", "imm-mem-tables")
 # Deleted keys that an iterator over many ranges skips: reading a range alone costs about as much.
 SKIPPED_KEYS_MAX = 128
 
-_Pair = tuple[bytes, bytes]
-
 log = logging.getLogger(__name__)
 
 
-class RocksBackend:
+class RocksBackend(UnloggedRocksDB):
     """One partition's entries in RocksDB; one process has a folder open at a time."""
 
     def __init__(
@@ -71,20 +58,8 @@ class RocksBackend:
         *,
         free_bytes: Callable[[Path], int] = disk_free_bytes,
     ) -> None:
-        self.folder = folder
-        self.settings = settings or RocksSettings()
-        self._free_bytes = free_bytes
-        self._unlogged: Any = WriteOptions()
-        self._unlogged.disable_wal = True
-        self._unlogged.memtable_insert_hint_per_batch = True  # keys come sorted
-        self._filters_whole = True
         self._written_entries = self._written_bytes = 0
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            unpack_snapshot(folder)
-        except OSError as problem:
-            raise disk_error(folder, problem) from problem
-        self._db: Any = self._open()
+        super().__init__(folder, settings or RocksSettings(), free_bytes)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -93,31 +68,20 @@ class RocksBackend:
             raise read_fault(fault, self.folder) from fault
         return value
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = []
-        read = self._db.get
-        try:
-            for first in range(0, len(keys), READ_KEYS):
-                values += read(list(keys[first : first + READ_KEYS]))
-        except Exception as fault:
-            raise read_fault(fault, self.folder) from fault
-        return values
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[_Pair]:
-        stop = min(stop, META_GROUP)
-        page = self._page(start, stop, PAGE_ENTRIES_MIN)
+    def scan(self, start: bytes, stop: bytes) -> Iterator[Pair]:
+        page = self.page(start, stop, PAGE_ENTRIES_MIN)
         if len(page) < PAGE_ENTRIES_MIN:
             return iter(page)
         return self._pages(page, stop)
 
-    def pages(self, ranges: Sequence[_Pair], count_max: int) -> list[list[_Pair]]:
+    def pages(self, ranges: Sequence[Pair], count_max: int) -> list[list[Pair]]:
         """Return the first entries of each range, read by one iterator, which costs less than one for each.
 
         Its bound is that of the last range. It would read all of many deleted keys in or after a range, so
         after a few of them that range is read alone, within its own bound.
         """
         if len(ranges) <= 1 or count_max < 1:
-            return [self._page(start, min(stop, META_GROUP), count_max) for start, stop in ranges]
+            return [self.page(start, stop, count_max) for start, stop in ranges]
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(min(max(stop for _, stop in ranges), META_GROUP))
         bounds.set_max_skippable_internal_keys(SKIPPED_KEYS_MAX)
@@ -125,10 +89,10 @@ class RocksBackend:
             iterator = self._db.iter(bounds)
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
-        found: list[list[_Pair]] = []
+        found: list[list[Pair]] = []
         for start, stop in ranges:
             page = _page_at(iterator, start, stop, count_max)
-            found.append(self._page(start, min(stop, META_GROUP), count_max) if page is None else page)
+            found.append(self.page(start, stop, count_max) if page is None else page)
         return found
 
     def version(self) -> Version | None:
@@ -141,24 +105,6 @@ class RocksBackend:
 
     def write_partly(self, changes: StateChanges) -> None:
         self._write(changes, None)
-
-    def snapshot(self, folder: Path) -> list[Path]:
-        if folder.exists():
-            raise InvariantBroken(reason=f"a snapshot needs a folder that is not there yet: {folder}")
-        self._check_room(0)
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            # Never in a variable: a Checkpoint object references the database and its lock.
-            Checkpoint(self._db).create_checkpoint(str(folder))
-        except Exception as fault:
-            rmtree(folder, ignore_errors=True)
-            rmtree(folder.with_name(folder.name + ".tmp"), ignore_errors=True)
-            raise write_fault(fault, folder, self._free_bytes(self.folder)) from fault
-        try:
-            return pack_snapshot(folder)
-        except OSError as problem:
-            rmtree(folder, ignore_errors=True)
-            raise disk_error(folder, problem) from problem
 
     def sizes(self) -> Sizes:
         named = self._db.property_int_value
@@ -173,42 +119,13 @@ class RocksBackend:
         memory_bytes = waiting * self._written_bytes // max(1, self._written_entries)
         return Sizes(size_bytes=stored_bytes + memory_bytes, entry_count=max(0, count))
 
-    def close(self) -> None:
-        try:
-            self._db.close()
-        except DbClosedError:
-            return
-        except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
-            # It is closed. What could not be flushed is missing together with its version.
-            log.warning("database not closed cleanly folder=%s error=%s", self.folder, fault)
-
-    def compact(self) -> None:
-        """Compact all files, so that what was deleted takes no room; this takes long for a large store."""
-        self._flush()
-        try:
-            self._db.compact_range(b"", META_GROUP + META_GROUP)
-        except Exception as fault:
-            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
-
-    def _open(self) -> Any:
-        stored_bytes = sum(table.stat().st_size for table in self.folder.glob(f"*{TABLE_SUFFIX}"))
-        self._filters_whole = stored_bytes <= self.settings.whole_filter_bytes_max
-        options = options_of(self.settings, filters_whole=self._filters_whole)
-        try:
-            # Named column families keep rocksdict from reading the options of an existing database from its
-            # folder.
-            return Rdict(str(self.folder), options, column_families={"default": options})
-        except Exception as fault:
-            raise open_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
-
     def _write(self, changes: StateChanges, version: bytes | None) -> None:
         entries = changes.entries
         keys = sorted(entries)
         if keys and keys[-1] >= META_GROUP:
             raise InvariantBroken(reason=f"no entry lies at {keys[-1]!r}, which the store keeps for itself")
         batch: Any = WriteBatch(raw_mode=True)
-        for start, stop in sorted(changes.ranges):
-            self._add_range(batch, start, min(stop, META_GROUP))
+        self._delete_ranges(batch, sorted(changes.ranges))
         for first in range(0, len(keys), PIECE_CHECK_KEYS):
             if first and batch.size_in_bytes() > PIECE_BYTES_MAX:
                 batch.delete(VERSION_KEY)
@@ -235,76 +152,29 @@ class RocksBackend:
         stored_bytes = self._db.property_int_value("rocksdb.live-sst-files-size") or 0
         if stored_bytes > self.settings.whole_filter_bytes_max:
             # Flushed first: closing only warns of what it could not flush, and this database is used on.
-            self._flush()
+            self.flush()
             self.close()
-            self._db = self._open()
-
-    def _flush(self) -> None:
-        try:
-            self._db.flush(True)
-        except Exception as fault:
-            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
+            self._open()
 
     def _write_batch(self, batch: Any) -> None:
-        size_bytes = batch.size_in_bytes()
-        self._check_room(size_bytes)
-        self._written_entries += batch.len()
+        entry_count, size_bytes = batch.len(), batch.size_in_bytes()
+        super()._write_batch(batch)
+        self._written_entries += entry_count
         self._written_bytes += size_bytes
-        try:
-            self._db.write(batch, self._unlogged)
-        except Exception as fault:
-            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
-    def _add_range(self, batch: Any, start: bytes, stop: bytes) -> None:
-        stored = self._page(start, stop, RANGE_KEYS_MAX)
-        if len(stored) == RANGE_KEYS_MAX:
-            batch.delete_range(start, stop)
-            return
-        for key, _ in stored:
-            batch.delete(key)
-
-    def _check_room(self, size_bytes: int) -> None:
-        require_room(self.folder, size_bytes, bytes_min=FREE_BYTES_MIN, free_bytes_of=self._free_bytes)
-
-    def _pages(self, page: list[_Pair], stop: bytes) -> Iterator[_Pair]:
+    def _pages(self, page: list[Pair], stop: bytes) -> Iterator[Pair]:
         size = PAGE_ENTRIES_MIN
         while True:
             yield from page
             if len(page) < size:
                 return
             size = min(size * 2, PAGE_ENTRIES_MAX)
-            page = self._page(page[-1][0] + b"\x00", stop, size)
-
-    def _page(self, start: bytes, stop: bytes, count_max: int) -> list[_Pair]:
-        """Return up to `count_max` first entries of a range.
-
-        The iterator is bounded, else all of many deleted keys after a short range would be read. RocksDB does
-        not copy the bound, which therefore lives as long as the iterator: this call.
-        """
-        pairs: list[_Pair] = []
-        if stop <= start:
-            return pairs
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(stop)
-        try:
-            iterator = self._db.iter(bounds)
-            key_here, value_here, step = iterator.key, iterator.value, iterator.next
-            iterator.seek(start)
-            for _ in range(count_max):
-                key = key_here()
-                if key is None:
-                    iterator.status()  # the end, or a block that could not be read
-                    break
-                pairs.append((key, value_here()))
-                step()
-        except Exception as fault:
-            raise read_fault(fault, self.folder) from fault
-        return pairs
+            page = self.page(page[-1][0] + b"\x00", stop, size)
 
 
-def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[_Pair] | None:
+def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[Pair] | None:
     """Return up to `count_max` first entries of a range; None when the iterator gave up."""
-    pairs: list[_Pair] = []
+    pairs: list[Pair] = []
     try:
         iterator.seek(start)
         while True:
@@ -320,7 +190,7 @@ def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[_
             iterator.next()
     except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
         # The range is read again, alone, which raises what is wrong, if anything is.
-        log.debug("range read alone error=%s", fault)
+        log.debug("batched read failed, ranges read one by one error=%s", fault)
         return None
 
 

@@ -127,21 +127,6 @@ class StateKeyCodec:
                 raise short(stored, at)
         return at
 
-    def hash_of(self, key: Any) -> int:
-        """Return the signed hash of one key, equal to Spark's xxhash64."""
-        seed = spark_hash.SEED
-        try:
-            for kind, part in zip(self._types, self._parts(key), strict=True):
-                if part is not None:
-                    seed = spark_hash.hash_bytes(kind.hashed(part), seed)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise self._refused(key, error) from error
-        return spark_hash.signed(seed)
-
-    def group_of(self, key: Any, max_parallelism: int) -> int:
-        """Return the key group of one key."""
-        return self.hash_of(key) % max_parallelism
-
     def groups_of(self, arrays: Sequence[pa.Array], max_parallelism: int) -> npt.NDArray[np.int32]:
         """Return the key groups of many keys."""
         return spark_hash.groups_of_hashes(self.hash_columns(arrays), max_parallelism)

@@ -1,4 +1,4 @@
-"""The types of key columns: ordered bytes and Spark's hashes of their values, one by one or by column.
+"""The types of key columns: ordered bytes of their values, and Spark's hashes of their columns.
 
     boolean                         1 byte        date                        4 bytes: days since 1970
     tinyint smallint int bigint     8 bytes       timestamp, timestamp_ntz    8 bytes: µs since 1970
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from tidegate.checkpoint.keys import spark_hash
 from tidegate.checkpoint.keys.spark_hash import Hashes
 from tidegate.errors import InvariantBroken
+from tidegate.model.epoch import EPOCH, NAIVE_EPOCH, date_of, day_of, us_of
 from tidegate.storage.ordered_bytes import (
     END,
     end_of_text,
@@ -36,11 +37,6 @@ from tidegate.storage.ordered_bytes import (
 
 NULL = b"\x00"
 VALUE = b"\x01"
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 class KeyColumnType(Protocol):
@@ -56,10 +52,6 @@ class KeyColumnType(Protocol):
 
     def end_of(self, stored: bytes, at: int) -> int:
         """Return the index after the value that begins at an index."""
-        ...
-
-    def hashed(self, value: Any) -> bytes:
-        """Return the bytes that Spark hashes of a value."""
         ...
 
     def put_column(self, column: pa.Array) -> pa.Array:
@@ -103,13 +95,6 @@ class IntegerColumnType:
         if at + self.width > len(stored):
             raise short(stored, at)
         return at + self.width
-
-    def hashed(self, value: Any) -> bytes:
-        """Return the bytes of the integer that Spark hashes."""
-        number = self._number(value)
-        if not self.is_long:
-            return spark_hash.int_bytes(number)
-        return spark_hash.long_bytes(number) if self.width == 8 else spark_hash.wide_bytes(number)
 
     def put_column(self, column: pa.Array) -> pa.Array:
         """Return prefix and integer of a column."""
@@ -157,10 +142,6 @@ class BytesColumnType:
     def end_of(self, stored: bytes, at: int) -> int:
         """Return the place after the value."""
         return end_of_text(stored, at)
-
-    def hashed(self, value: Any) -> bytes:
-        """Return the bytes that Spark hashes."""
-        return self.to_bytes(value)
 
     def put_column(self, column: pa.Array) -> pa.Array:
         """Return prefix, bytes and terminator of a column."""
@@ -233,14 +214,14 @@ def _truth(value: Any) -> int:
 
 def _days(value: Any) -> int:
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return value.toordinal() - _DAY_OF_EPOCH
+        return day_of(value)
     raise TypeError("it is no date")
 
 
 def _micros(value: Any) -> int:
     """Return a time as µs since 1970; a naive one is in UTC, a number stays as it is."""
     if isinstance(value, dt.datetime):
-        return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
+        return us_of(value)
     return _integer(value)
 
 
@@ -250,16 +231,12 @@ def _naive_micros(value: Any) -> int:
     return _micros(value)
 
 
-def _day(days: int) -> dt.date:
-    return dt.date.fromordinal(days + _DAY_OF_EPOCH)
-
-
 def _instant(micros: int) -> dt.datetime:
-    return _EPOCH + dt.timedelta(microseconds=micros)
+    return EPOCH + dt.timedelta(microseconds=micros)
 
 
 def _naive(micros: int) -> dt.datetime:
-    return _NAIVE_EPOCH + dt.timedelta(microseconds=micros)
+    return NAIVE_EPOCH + dt.timedelta(microseconds=micros)
 
 
 def _text_bytes(value: Any) -> bytes:
@@ -332,7 +309,7 @@ _COLUMN_TYPES: dict[str, KeyColumnType] = {
     "smallint": _integer_type(8, 16, (_integer, int)),
     "int": _integer_type(8, 32, (_integer, int)),
     "bigint": _integer_type(8, 64, (_integer, int)),
-    "date": _integer_type(4, 32, (_days, _day)),
+    "date": _integer_type(4, 32, (_days, date_of)),
     "timestamp": _integer_type(8, 64, (_micros, _instant)),
     "timestamp_ntz": _integer_type(8, 64, (_naive_micros, _naive)),
     "string": BytesColumnType(_text_bytes, bytes.decode),

@@ -19,8 +19,6 @@ SEED = 42
 # Spark stores a decimal of at most so many digits in a long, and hashes it as one.
 DECIMAL_LONG_DIGITS_MAX = 18
 
-_SIGN = 1 << 63
-
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
@@ -30,29 +28,9 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 Hashes = npt.NDArray[np.uint64]
 
 
-def hash_bytes(content: bytes, seed: int) -> int:
-    """Return the hash of bytes, unsigned."""
-    return int(xxhash.xxh64_intdigest(content, seed))
-
-
-def signed(unsigned: int) -> int:
-    """Return an unsigned hash as the signed one of Spark."""
-    return unsigned - (1 << 64) if unsigned & _SIGN else unsigned
-
-
 def groups_of_hashes(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
     """Return the key groups of many hashes: Spark's pmod."""
     return (hashes.view(np.int64) % max_parallelism).astype(np.int32)
-
-
-def int_bytes(value: int) -> bytes:
-    """Return the bytes hashed of a boolean, a tinyint, a smallint, an int or a date."""
-    return value.to_bytes(4, "little", signed=True)
-
-
-def long_bytes(value: int) -> bytes:
-    """Return the bytes hashed of a bigint, a timestamp or a short decimal."""
-    return value.to_bytes(8, "little", signed=True)
 
 
 def wide_bytes(value: int) -> bytes:

@@ -52,7 +52,7 @@ class Connection:
         try:
             return msgpack.decode(self._read(length), type=list[Any])
         except DecodeError as problem:
-            raise ConnectionLost(f"the other end speaks another language: {problem}") from problem
+            raise ConnectionLost(f"message not decodable: {problem}") from problem
 
     def close(self) -> None:
         """Close the connection; the peer finds it lost."""
@@ -65,7 +65,7 @@ class Connection:
             while rest:
                 count = self._socket.recv_into(rest)
                 if not count:
-                    raise ConnectionLost("the other end closed it")
+                    raise ConnectionLost("closed by the peer")
                 rest = rest[count:]
         except OSError as problem:
             raise ConnectionLost(str(problem)) from problem

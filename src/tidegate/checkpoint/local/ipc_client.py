@@ -110,7 +110,7 @@ class RemoteStore(LocalStore):
             super().keep_open()
 
     def move(self) -> StoreMoved:
-        """Take the store over during its recovery, and return the error that tells the recovery so.
+        """Take the store over during recovery; return StoreMoved.
 
         A server that is lost leaves it at an older batch than it said: the next changelog file does not fit.
         """
@@ -132,7 +132,7 @@ class RemoteStore(LocalStore):
 
     def recover(self, lost: ConnectionLost) -> Backend:
         """Continue without the server, from what it left on the disk."""
-        log.warning("server of a store lost folder=%s error=%s", self.folder, lost)
+        log.warning("store server lost folder=%s error=%s", self.folder, lost)
         self.disconnect()
         return self.open_here()
 
@@ -247,7 +247,8 @@ class RemoteBackend:
             store.disconnect()
             if store.restore_again is None:
                 raise store.move() from lost
-            raise StorageFailed(path=str(store.folder), reason="the worker that lent it ended") from lost
+            reason = "the worker that serves the store ended"
+            raise StorageFailed(path=str(store.folder), reason=reason) from lost
 
     def _call(self, connection: Connection, name: str, arguments: tuple[Any, ...]) -> Any:
         connection.send((name, *arguments))

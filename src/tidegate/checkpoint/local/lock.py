@@ -98,7 +98,7 @@ class FolderLock:
 def lock_folder(folder: Path, *, wait_ms_max: int = 0) -> FolderLock | None:
     """Lock a folder, created if it is missing; None when another process holds it for longer than that.
 
-    Pauses are counted, not timed, so that a clock that stands still does not make a wait without end.
+    Pauses are counted, not timed, so that a clock that does not advance does not make a wait without end.
     """
     for pause in range(max(1, wait_ms_max // PAUSE_MS)):
         found = _try_lock(folder)

@@ -150,7 +150,7 @@ class LocalStorePool:
                 stays_open = serve(local.backend, connection)
                 is_done = True
         except ConnectionLost as lost:
-            log.info("client of a store gone error=%s", lost)
+            log.info("store client lost error=%s", lost)
         finally:
             if local is not None and stays_open:
                 self.put(local)

@@ -84,7 +84,7 @@ def local_files(folder: Path) -> Iterator[None]:
     except OSError as problem:
         if is_full(problem):
             raise checkpoint_error(folder, problem) from problem
-        reason = f"copies of the state cannot be kept there ({problem.strerror or problem})"
+        reason = f"it cannot hold local stores ({problem.strerror or problem})"
         hint = f"Set local_dir, or {ROOT_VARIABLE}, to a folder that the user of this worker may write to."
         raise StorageFailed(path=str(folder), reason=reason, hint=hint) from problem
 
@@ -140,7 +140,7 @@ class LocalStore:
     def backend(self) -> Backend:
         """Return the open backend."""
         if self._backend is None:
-            raise InvariantBroken(reason="the copy is not open")
+            raise InvariantBroken(reason="the local store is not open")
         return self._backend
 
     @property
@@ -217,7 +217,7 @@ def acquire(
 
     A holder that does not use it serves it to a task that may use remote stores, else releases it at once; a
     holder whose task still runs is waited for a short while, and then a private store is restored from the
-    checkpoint, so that no task waits for ever.
+    checkpoint, so that no task waits without limit.
     """
     idle = pool().take(folder)
     if idle is not None and idle.is_for(directory):

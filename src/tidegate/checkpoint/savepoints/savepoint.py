@@ -36,6 +36,7 @@ from tidegate.checkpoint.snapshot import (
 from tidegate.checkpoint.store import (
     CheckpointStore,
     checkpoint_error,
+    checkpoint_errors,
     description_names,
     operator_store,
     partition_folder,
@@ -108,10 +109,8 @@ def remove(checkpoint: str | Path, operator: str, name: str) -> None:
     """Remove a savepoint; NotFound when there is none with that name."""
     folder = path_of(checkpoint, operator, name)
     spare = _new_spare(folder)
-    try:
+    with checkpoint_errors(folder):
         folder.rename(spare)
-    except OSError as problem:
-        raise checkpoint_error(folder, problem) from problem
     shutil.rmtree(spare, ignore_errors=True)
 
 

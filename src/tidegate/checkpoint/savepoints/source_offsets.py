@@ -41,7 +41,7 @@ _LINES_BEFORE = 2
 # Spark's line for a source of which nothing was read yet.
 _NOTHING_READ = "-"
 
-_HINT = "`tidegate state savepoints` shows where the sources of each savepoint stood."
+_HINT = "`tidegate state savepoints` shows the offsets of the sources of each savepoint."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def offsets_after(store: CheckpointStore, epoch: Epoch, batch: int) -> SourceOff
     ]
     plan_id = hashlib.blake2b(content, digest_size=PLAN_ID_BYTES).hexdigest()
     if any(commit is None or commit.plan_id != plan_id for commit in commits):
-        log.warning("offsets are of another plan of the batch, left out batch=%d file=%s", batch, path)
+        log.warning("offsets belong to another plan, not stored batch=%d file=%s", batch, path)
         return None
     return SourceOffsets(batch, content.decode())
 

@@ -140,7 +140,7 @@ def check_address(path: Path, server_pid: int | None) -> Finding:
         return warn("server address", found, f"Wait a moment; else look at {path / 'logs' / 'server.log'}.")
     if server_pid is None:
         found = f"{file} names {address.url}, whose server is gone"
-        return warn("server address", found, "Start it again with 'tidegate up', which writes the file anew.")
+        return warn("server address", found, "Start it again with 'tidegate up', which rewrites the file.")
     return ok("server address", f"{address.url}, process {server_pid}")
 
 
@@ -182,7 +182,7 @@ def _file_problems(file: Path) -> Iterator[str]:
         return
     for section, values in tree.items():
         if not isinstance(values, dict):
-            yield f"{section} stands in no section"
+            yield f"{section} is in no section"
             continue
         for name, value in values.items():
             try:

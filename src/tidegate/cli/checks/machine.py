@@ -44,14 +44,16 @@ def check_memory(total_bytes: int, settings: Settings) -> Finding:
     """Check that the machine has the memory that the settings allow to be used."""
     driver = settings.worker.driver_memory_mb * MIB
     query = settings.query.memory_mb * MIB
-    given = driver + query + settings.storage.block_cache_bytes + settings.storage.write_buffer_bytes * 3
-    found = f"{bytes_text(total_bytes)}; the settings give away {bytes_text(given)}"
+    allowed_bytes = (
+        driver + query + settings.storage.block_cache_bytes + settings.storage.write_buffer_bytes * 3
+    )
+    found = f"{bytes_text(total_bytes)}; the settings allow {bytes_text(allowed_bytes)}"
     # A third for the driver leaves room for the server, for Spark's Python and for the disk cache.
     advice_mb = max(512, total_bytes // MIB // 3)
     fix = f"Set driver_memory_mb = {advice_mb} under [worker] in tidegate.toml."
     if driver >= total_bytes:
         return fail("memory", f"{found}, {bytes_text(driver)} of it to Spark alone", fix)
-    if given + BESIDE_BYTES > total_bytes:
+    if allowed_bytes + BESIDE_BYTES > total_bytes:
         return warn("memory", f"{found}, and the programs themselves need {bytes_text(BESIDE_BYTES)}", fix)
     return ok("memory", found)
 

@@ -55,13 +55,13 @@ def _check_sqlite(file: Path, *, lost: bool) -> Finding:
 
 def _check_postgresql(settings: CatalogSettings) -> Finding:
     from tidegate.catalog.connections import Connections
-    from tidegate.catalog.database_url import CatalogPlace
+    from tidegate.catalog.database_url import DatabaseAddress
     from tidegate.model.clock import SystemClock
 
     fix = "Start the database, or set catalog.url right: postgresql://user:password@host/database."
     try:
-        place = CatalogPlace(settings.url, connections_max=1, timeout_seconds=settings.timeout_seconds)
-        connections = Connections(place, SystemClock())
+        address = DatabaseAddress(settings.url, connections_max=1, timeout_seconds=settings.timeout_seconds)
+        connections = Connections(address, SystemClock())
         try:
             with connections.read() as connection:
                 there = connection.exec_driver_sql("SELECT to_regclass('catalog_revision')").scalar()
@@ -75,20 +75,20 @@ def _check_postgresql(settings: CatalogSettings) -> Finding:
     except TidegateError as problem:
         return fail("catalog", str(problem), fix)
     if not there:
-        return ok("catalog", f"{place.shown} has no tables yet; the first start makes them")
-    return _judge_revision(place.shown, row[0] if row else None)
+        return ok("catalog", f"{address.shown} has no tables yet; the first start makes them")
+    return _judge_revision(address.shown, row[0] if row else None)
 
 
-def _judge_revision(place: str, revision: str | None) -> Finding:
+def _judge_revision(address: str, revision: str | None) -> Finding:
     from tidegate.catalog.migrations.upgrade import known_revisions
 
     known = known_revisions()
     if revision == known[-1]:
-        return ok("catalog", f"{place}, revision {revision}")
+        return ok("catalog", f"{address}, revision {revision}")
     if revision in known:
-        found = f"{place} has revision {revision}, this version works with {known[-1]}"
+        found = f"{address} has revision {revision}, this version works with {known[-1]}"
         return warn("catalog", found, "The next start upgrades it; make a backup first.")
-    found = f"{place} has revision {revision}, which this version does not know"
+    found = f"{address} has revision {revision}, which this version does not know"
     return fail("catalog", found, "Install a newer Tidegate, or restore a backup from before the upgrade.")
 
 
@@ -108,8 +108,8 @@ def check_engine(folder: Path, *, server_runs: bool, lost: bool = False) -> Find
     try:
         manifest = folder / current.read_text(encoding="ascii").strip()
         for file in (manifest, *folder.glob("*.log"), *folder.glob("*.sst")):
-            with file.open("rb") as opened:
-                opened.read(1)
+            with file.open("rb") as stored_file:
+                stored_file.read(1)
     except FileNotFoundError as problem:
         if server_runs and problem.filename and not Path(problem.filename).name.startswith("MANIFEST"):
             return ok("engine", f"{folder}; the server has it open")  # compacted away meanwhile
@@ -161,10 +161,10 @@ def _lost_table(folder: Path) -> str | None:
             if file.name not in ("LOCK", "LOG", "rocksdict-config.json"):
                 (Path(scratch) / file.name).symlink_to(file.absolute())
         try:
-            opened = Rdict(
+            database = Rdict(
                 scratch, options, column_families={"default": options}, access_type=AccessType.read_only()
             )
-            opened.close()
+            database.close()
         except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
             return str(fault).replace(scratch, str(folder)).replace("\n", " ")
     return None
@@ -229,7 +229,7 @@ LOGS_BYTES_MAX = 1 << 30
 DAMAGES_NAMED_MAX = 5
 DAMAGE_FIX = (
     "Answers leave these rows out and have the others. To get them back, restore the newest backup into an "
-    "empty home: tidegate restore FILE --home DIR. Else leave the file: it goes when its time is over."
+    "empty home: tidegate restore FILE --home DIR. Else leave the file: it is removed when it expires."
 )
 
 

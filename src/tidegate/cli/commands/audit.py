@@ -85,7 +85,7 @@ def details_text(details: Mapping[str, Any]) -> str:
 
 def _detail_text(name: str, value: Any) -> str:
     if name.endswith("_us"):
-        from tidegate.model.timeranges import format_time
+        from tidegate.model.times import format_time
 
         return f"{name.removesuffix('_us')}: {'never' if value is None else format_time(value)}"
     if isinstance(value, list) and all(isinstance(word, str) for word in value):

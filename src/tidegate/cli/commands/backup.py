@@ -140,7 +140,7 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Backup
     """Take the snapshot of a home that no server has open, and pack it."""
     from tidegate.catalog.audit import system_actor
     from tidegate.catalog.database import Catalog
-    from tidegate.catalog.database_url import place_of
+    from tidegate.catalog.database_url import address_of
     from tidegate.model.clock import SystemClock
     from tidegate.storage.rocksdb.engine import RocksEngine
     from tidegate.upkeep.backup.coordinator import BackupCoordinator, remove_stale_backups
@@ -152,8 +152,8 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Backup
     with ExitStack() as closing:
         closing.callback(lock.release)
         remove_stale_backups(home)
-        place = place_of(settings.catalog, home.catalog_path)
-        catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
+        address = address_of(settings.catalog, home.catalog_path)
+        catalog = Catalog.open(address, clock, random_bytes=secrets.token_bytes)
         closing.callback(catalog.close)
         engine = RocksEngine(home.engine_path)
         closing.callback(engine.close)
@@ -177,8 +177,8 @@ class _Pause:
 
     def __call__(self) -> None:
         """Sleep."""
-        worked_seconds = time.monotonic() - self._ended_seconds
-        time.sleep(min(worked_seconds * PAUSE_FACTOR, PAUSE_SECONDS_MAX))
+        busy_seconds = time.monotonic() - self._ended_seconds
+        time.sleep(min(busy_seconds * PAUSE_FACTOR, PAUSE_SECONDS_MAX))
         self._ended_seconds = time.monotonic()
 
 
@@ -291,13 +291,13 @@ class HomeCatalog:
     @contextmanager
     def _connect(self, home: Path) -> Iterator[Connections]:
         from tidegate.catalog.connections import Connections
-        from tidegate.catalog.database_url import place_of
+        from tidegate.catalog.database_url import address_of
         from tidegate.model.clock import SystemClock
         from tidegate.settings import load_settings
         from tidegate.storage.home.home import Home
 
-        place = place_of(load_settings(home, os.environ).catalog, Home(home).catalog_path)
-        connections = Connections(place, SystemClock())
+        address = address_of(load_settings(home, os.environ).catalog, Home(home).catalog_path)
+        connections = Connections(address, SystemClock())
         try:
             yield connections
         finally:

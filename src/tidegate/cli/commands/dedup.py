@@ -55,7 +55,7 @@ PartitionsOption = Annotated[
 ]
 ExactOption = Annotated[bool, typer.Option("--exact-keys", help="Store the keys, not 16 bytes of digest.")]
 OffsetsOption = Annotated[bool, typer.Option("--offsets", help="Store the source's offset with each time.")]
-StandbysOption = Annotated[int, typer.Option("--standbys", help="Warm copies on other hosts.")]
+StandbysOption = Annotated[int, typer.Option("--standbys", help="Standby local stores on other hosts.")]
 
 
 @command(app, "estimate")

@@ -60,6 +60,7 @@ def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) 
 
     from tidegate.cli.checks import machine, programs
     from tidegate.pipeline.java import SYSTEM_JAVAS
+    from tidegate.storage.files import disk_free_bytes
 
     package = importlib.util.find_spec("pyspark")
     jars = Path(package.origin).parent / "jars" if package is not None and package.origin else None
@@ -82,7 +83,7 @@ def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) 
     yield "open files", lambda: machine.check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield (
         "disk room",
-        lambda: machine.check_disk_room(_free_bytes(there), settings.storage.free_bytes_min, there),
+        lambda: machine.check_disk_room(disk_free_bytes(there), settings.storage.free_bytes_min, there),
     )
     yield "file system", lambda: machine.check_file_system(there, machine.read_mounts(MOUNTS_FILE))
     yield "clock sync", machine.check_clock_sync
@@ -214,11 +215,6 @@ def _run_check(name: str, check: Callable[[], Finding | None]) -> Iterator[Findi
         )
     if found is not None:
         yield found
-
-
-def _free_bytes(place: Path) -> int:
-    disk = os.statvfs(place)
-    return disk.f_bavail * disk.f_frsize
 
 
 def _dated_files(home: Path) -> list[Path]:

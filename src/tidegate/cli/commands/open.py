@@ -28,9 +28,9 @@ def open_page(
     if call.as_json:
         call.line(link)
         return
-    opened = not only_print and has_display(os.environ, sys.platform) and _open_browser(link["url"])
+    has_browser = not only_print and has_display(os.environ, sys.platform) and _open_browser(link["url"])
     typer.echo(link["url"])
-    verb = "A browser opens it" if opened else "Open it in a browser"
+    verb = "A browser opens it" if has_browser else "Open it in a browser"
     typer.echo(f"{verb}. It works once, until {time_text(link['expiresAt'])}.", err=True)
 
 

@@ -20,7 +20,7 @@ from tidegate.cli.installed_pipelines import (
     waiting_pipeline,
     with_waiting,
 )
-from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import count_text, first_line, plural, rate_text, seconds_text
 from tidegate.errors import TidegateError
 
@@ -106,7 +106,7 @@ def show_pipeline(call: Invocation, name: NameArgument) -> None:
 
 @command(app, "stop")
 def stop_pipeline(call: Invocation, name: NameArgument) -> None:
-    """Stop a pipeline; its file and its checkpoint stay, so that 'start' goes on where it was."""
+    """Stop a pipeline; its file and its checkpoint stay, so that 'start' continues where it was."""
     from tidegate.storage.home.pipeline_files import stop_pipeline_file, stopped_path
 
     home = call.existing_home()
@@ -116,18 +116,18 @@ def stop_pipeline(call: Invocation, name: NameArgument) -> None:
         word = "is stopped" if running_holder(home, "worker") is None else "stops"
     call.answer(
         {"stopped": name, "file": str(stopped_path(home.pipelines_path, name))},
-        lambda: f"Pipeline {name} {word}; 'tidegate pipeline start {name}' goes on where it was.",
+        lambda: f"Pipeline {name} {word}; 'tidegate pipeline start {name}' continues where it was.",
     )
 
 
 @command(app, "start")
 def start_pipeline(call: Invocation, name: NameArgument) -> None:
-    """Start a stopped pipeline; it goes on from its checkpoint."""
+    """Start a stopped pipeline; it continues from its checkpoint."""
     from tidegate.storage.home.pipeline_files import installed_path, start_pipeline_file
 
     home = call.existing_home()
     began = start_pipeline_file(home.pipelines_path, name)
-    word = "starts and goes on from its checkpoint" if began else "is not stopped"
+    word = "starts and continues from its checkpoint" if began else "is not stopped"
     call.answer(
         {"started": name, "file": str(installed_path(home.pipelines_path, name))},
         lambda: f"Pipeline {name} {word}; {_when(home)}.",
@@ -138,7 +138,7 @@ def start_pipeline(call: Invocation, name: NameArgument) -> None:
 def remove_pipeline(
     call: Invocation,
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove a stopped pipeline's file for good; asks first, and without a terminal needs --yes."""
     from tidegate.storage.home.pipeline_files import check_removable, remove_pipeline_file
@@ -146,7 +146,7 @@ def remove_pipeline(
     home = call.existing_home()
     check_removable(home.pipelines_path, name)
     if not yes:
-        call.need_someone_to_ask(f"whether the file of pipeline {name} may go: add --yes to remove it.")
+        call.require_terminal(f"whether the file of pipeline {name} may go: add --yes to remove it.")
         confirm(f"Remove the home's copy of the file of pipeline {name}?", "Nothing was removed.")
     remove_pipeline_file(home.pipelines_path, name)
     checkpoint, lake = home.checkpoints_path / name, home.lake_path
@@ -219,7 +219,7 @@ def _replacing(name: str, replaced: Replaced | None) -> str:
     if replaced is None:
         return ""
     which = "the one installed before" if replaced == "installed" else "the one that was stopped"
-    return f"Pipeline {name} replaces {which}; it goes on from its checkpoint. "
+    return f"Pipeline {name} replaces {which}; it continues from its checkpoint. "
 
 
 def _when(home: Home) -> str:
@@ -231,7 +231,7 @@ def _when(home: Home) -> str:
 def _left_by(checkpoint: Path) -> str:
     if not checkpoint.exists():
         return "It has no checkpoint."
-    return f"Its checkpoint stays in {checkpoint}: a pipeline of that name goes on from there."
+    return f"Its checkpoint stays in {checkpoint}: a pipeline of that name continues from there."
 
 
 def _installed(call: Invocation) -> list[str]:
@@ -269,7 +269,7 @@ def wait_for_pipeline(
         waited_seconds += POLL_SECONDS
     raise TidegateError(
         reason=f"Pipeline '{name}' is not there yet after {WAIT_SECONDS_MAX:g} s.",
-        hint=f"It goes on; 'tidegate pipeline show {name}' tells how far it is.",
+        hint=f"It continues; 'tidegate pipeline show {name}' tells how far it is.",
     )
 
 

@@ -43,10 +43,12 @@ def standby(
     ] = EVERY_DEFAULT,
     local_dir: Annotated[
         Path | None,
-        typer.Option("--local-dir", metavar="DIR", help="Where tasks of this machine keep their copies."),
+        typer.Option(
+            "--local-dir", metavar="DIR", help="Where tasks of this machine keep their local stores."
+        ),
     ] = None,
 ) -> None:
-    """Keep copies of the state on this machine current, so that its tasks begin warm; until Ctrl-C."""
+    """Keep local stores on this machine current, so that its tasks begin warm; until Ctrl-C."""
     follow(call, pipeline, operator, every=None if once else every, local_dir=local_dir)
 
 
@@ -142,7 +144,7 @@ def _line(result: FollowResult) -> dict[str, Any]:
 
 def _text(result: FollowResult) -> str:
     if result.is_in_use:
-        return "a task of this machine has the copy"
+        return "a task of this machine has the local store open"
     noun = "batch" if result.moved == 1 else "batches"
     text = f"moved on by {count_text(result.moved)} {noun}, at batch {result.batch}"
     if result.is_rebuilt:

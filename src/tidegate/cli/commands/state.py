@@ -253,7 +253,7 @@ def _sources_texts(line: Mapping[str, Any]) -> list[str]:
     texts = []
     for number, source in enumerate(line["offsets"]["sources"] if line["offsets"] else ()):
         starting = source["startingOffsets"]
-        text = f"source {number} stood at {json.dumps(source['offsets'], ensure_ascii=False)}"
+        text = f"source {number} at {json.dumps(source['offsets'], ensure_ascii=False)}"
         texts.append(text if starting is None else f"{text}, startingOffsets '{starting}'")
     return texts
 
@@ -314,7 +314,7 @@ def _unknown(name: str, operator: str | None) -> Exception:
 
 
 def _time(at_ms: int | None) -> str | None:
-    from tidegate.model.timeranges import format_time
+    from tidegate.model.times import format_time
 
     return None if at_ms is None else format_time(at_ms * US_PER_MS)
 

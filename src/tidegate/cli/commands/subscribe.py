@@ -39,7 +39,9 @@ def subscribe(
     params: ParamOption = None,
     from_seq: Annotated[
         int | None,
-        typer.Option("--from-seq", metavar="N", min=0, help="Go on behind this change, without a snapshot."),
+        typer.Option(
+            "--from-seq", metavar="N", min=0, help="Continue after this change, without a snapshot."
+        ),
     ] = None,
     no_snapshot: Annotated[
         bool, typer.Option("--no-snapshot", help="Leave out the rows that are there already.")
@@ -125,7 +127,7 @@ class ChangePrinter:
             self._call.line(wire_of(change))
             return
         if change.kind == "lagged":
-            now = "here is what it holds now" if self._snapshot else "its changes go on from here"
+            now = "here is what it holds now" if self._snapshot else "its changes continue from here"
             self._notify(f"The table changed or changes were missed: {now}.")
             self._columns = []
             return

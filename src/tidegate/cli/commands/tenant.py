@@ -38,7 +38,7 @@ def create_tenant(
     call: Invocation,
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of the new tenant.")],
 ) -> None:
-    """Make a tenant; users of its own let people in."""
+    """Create a tenant."""
     with call.client() as client:
         made = client.tenants.create(tenant)
     call.answer(made, lambda: f"Tenant {tenant} is there. Next: tidegate user add NAME --tenant {tenant}")

@@ -9,7 +9,7 @@ import typer
 
 from tidegate.cli.completion import complete_roles, complete_tokens, complete_users
 from tidegate.cli.hints import UsageRefused
-from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import cell_time, time_text
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def disable_user(call: Invocation, user: UserArgument) -> None:
 def remove_user(
     call: Invocation,
     user: UserArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove a user and end their tokens; asks first, and without a terminal needs --yes."""
     if not yes:
-        call.need_someone_to_ask(f"whether user {user} may go: add --yes to remove them.")
+        call.require_terminal(f"whether user {user} may go: add --yes to remove them.")
     with call.client() as client:
         if not yes:
             client.users.show(user)  # an unknown user is refused before the question

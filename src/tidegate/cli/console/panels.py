@@ -12,7 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.console.status_feed import CounterHistory, GroupLag
-from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, Exchange, Person, Visit, Visits
+from tidegate.cli.demo.feeds import (
+    AGENT_GROUP,
+    ANSWERS_TOPIC,
+    QUESTIONS_TOPIC,
+    Exchange,
+    Person,
+    Visit,
+    Visits,
+)
 from tidegate.cli.output.format import count_text, rate_text, seconds_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -69,20 +77,20 @@ def traffic(history: CounterHistory, status: Mapping[str, Any], width: int) -> R
     return grid
 
 
-def presence(people: Sequence[Person], width: int) -> RenderableType:
+def presence(users: Sequence[Person], width: int) -> RenderableType:
     """Return a line of those who are here, with those who type in bold; the ones without room are counted."""
     line = Text("who is here", no_wrap=True, overflow="ellipsis")
-    for number, person in enumerate(people):
+    for number, person in enumerate(users):
         one = Text(f"  {person.who}@{person.room}{' types…' if person.typing else ''}")
         one.stylize("bold yellow" if person.typing else "green")
-        left = len(people) - number
+        left = len(users) - number
         # Room for the count is reserved unless this is the last one.
         count = f"  and {left - 1} more" if left > 1 else ""
         if line.cell_len + one.cell_len + len(count) > width:
             line.append(f"  and {left} more" if number else f"  {left} in all", "dim")
             break
         line.append_text(one)
-    if not people:
+    if not users:
         line.append("  nobody", "dim")
     return line
 
@@ -120,7 +128,7 @@ def agent_lines(
     exchanges: Sequence[Exchange], lags: Sequence[GroupLag], history: CounterHistory, size: tuple[int, int]
 ) -> list[RenderableType]:
     """Return the lines of the demo's agent: its rates, its lag and the newest answers."""
-    group = next((one for one in lags if (one.topic, one.group) == (ASKED_TOPIC, AGENT_GROUP)), None)
+    group = next((one for one in lags if (one.topic, one.group) == (QUESTIONS_TOPIC, AGENT_GROUP)), None)
     head = Text("agent", no_wrap=True, overflow="ellipsis")
     head.append(f"        {' · '.join(agent_words(history))}")
     if group is not None:
@@ -136,7 +144,7 @@ def agent_lines(
 def agent_words(history: CounterHistory) -> list[str]:
     """Return the rates of questions and of answers."""
     return [
-        f"asked {rate_text(history.topic_rate(ASKED_TOPIC))}",
+        f"asked {rate_text(history.topic_rate(QUESTIONS_TOPIC))}",
         f"answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}",
     ]
 

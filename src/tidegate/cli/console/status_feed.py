@@ -20,7 +20,7 @@ from tidegate.model.clock import Clock
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
-SAMPLES_KEPT = 120  # two minutes at one a second: as wide as a sparkline gets
+SAMPLES_MAX = 120  # two minutes at one a second: as wide as a sparkline gets
 RATE_WINDOW_SECONDS = 5.0  # rates are taken over this long, so that micro-batches do not make them jump
 GAP_SECONDS_MIN = 5.0  # samples further apart say nothing about a rate: the server was away between them
 STEP_SECONDS_MIN = 0.001  # two samples of the same moment make no bar
@@ -44,7 +44,7 @@ Counters = Callable[[Sample], Mapping[str, int]]
 class CounterHistory:
     """The samples of the last minutes, oldest first."""
 
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
 
     def add(self, status: Mapping[str, Any], at_seconds: float) -> None:
         """Add the counters of a status answer."""
@@ -56,7 +56,7 @@ class CounterHistory:
 
     def copy(self) -> CounterHistory:
         """Return a copy for another thread."""
-        return CounterHistory(deque(self.samples, maxlen=SAMPLES_KEPT))
+        return CounterHistory(deque(self.samples, maxlen=SAMPLES_MAX))
 
     def topic_rate(self, name: str) -> float | None:
         """Return messages per second of one topic; None before there are two samples."""

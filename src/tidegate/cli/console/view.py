@@ -68,7 +68,7 @@ class Picture:
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
     trouble: str = ""
-    people: Sequence[Person] | None = None
+    users: Sequence[Person] | None = None
     exchanges: Sequence[Exchange] | None = None
     visits: Visits | None = None
     lags: Sequence[GroupLag] = ()
@@ -80,7 +80,7 @@ def with_demo(picture: Picture, feeds: DemoFeeds) -> Picture:
     panels = feeds.panels(picture.status)
     if panels is None:
         return picture
-    return replace(picture, people=panels.people, exchanges=panels.exchanges, visits=panels.visits)
+    return replace(picture, users=panels.users, exchanges=panels.exchanges, visits=panels.visits)
 
 
 def render(picture: Picture) -> RenderableType:
@@ -92,8 +92,8 @@ def render(picture: Picture) -> RenderableType:
         rows_max, roomy = _rows_that_fit(picture, status)
         space = [Text("")] if roomy else []
         parts.append(traffic(picture.history, status, picture.size[0]))
-        if picture.people is not None:
-            parts.append(presence(picture.people, picture.size[0]))
+        if picture.users is not None:
+            parts.append(presence(picture.users, picture.size[0]))
         if picture.visits is not None:
             parts.append(session_line(picture.visits, picture.size[0]))
         counts = dedup_counts(status)
@@ -119,7 +119,7 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     width, height = picture.size
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_MAX:])
-    left -= 0 if picture.people is None else 1
+    left -= 0 if picture.users is None else 1
     left -= 0 if picture.visits is None else 1
     left -= 1 if dedup_counts(status) else 0
     left -= 0 if picture.exchanges is None else agent_lines_shown(height)

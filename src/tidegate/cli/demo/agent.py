@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tidegate.cli.demo.demo import RETRY_SECONDS, ROOMS
-from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC
+from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, QUESTIONS_TOPIC
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.supervision.child import StopWithParentOption, stop_with_parent
 from tidegate.errors import Unavailable
@@ -26,7 +26,7 @@ WORKERS = 2
 # As a model would.
 THINKING_SECONDS_MIN = 0.1
 THINKING_SECONDS_MAX = 0.9
-PEOPLE_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? ORDER BY who"
+PRESENT_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? ORDER BY who"
 TYPING_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? AND typing ORDER BY who"
 
 
@@ -46,7 +46,7 @@ def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> N
             # With the retries of the client, unlike a command that a person waits for: a server that is
             # restarted fails no question.
             with tidegate.connect(home=call.home_path) as client:
-                agent = client.topic(ASKED_TOPIC).agent(
+                agent = client.topic(QUESTIONS_TOPIC).agent(
                     group=AGENT_GROUP, answers=ANSWERS_TOPIC, workers=WORKERS
                 )
                 agent.run(lambda message: reply(client, message))
@@ -58,7 +58,7 @@ def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> N
 
 def reply(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the message that answers a question, keyed by the person who asked."""
-    from tidegate.model.timeranges import parse_time
+    from tidegate.model.times import parse_time
 
     question = message["payload"]
     time.sleep(random.uniform(THINKING_SECONDS_MIN, THINKING_SECONDS_MAX))
@@ -79,7 +79,7 @@ def answer_to(client: Client, question: str) -> str:
     if room is None:
         return "That I do not know."
     types = "types" in question
-    names = [str(row[0]) for row in client.sql(TYPING_SQL if types else PEOPLE_SQL, [room]).rows]
+    names = [str(row[0]) for row in client.sql(TYPING_SQL if types else PRESENT_SQL, [room]).rows]
     if question.startswith("How many"):
         return f"{len(names)} in {room}."
     if not names:

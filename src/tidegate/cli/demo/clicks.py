@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-PEOPLE = ("ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hana")
+USER_NAMES = ("ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hana")
 FEATURES = ("map", "chart", "search", "alerts", "export")
 VISITORS_MAX = 5  # people who click at one time
 CLICK_SHARE = 0.08  # of the steps in which someone who visits clicks: about once a second
@@ -24,7 +24,7 @@ def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
     here: set[str] = set()
     while True:
         if len(here) < VISITORS_MAX and chance.random() < COME_SHARE:
-            here.add(chance.choice(PEOPLE))
+            here.add(chance.choice(USER_NAMES))
         made = [
             (who, chance.choice(FEATURES[: 2 + len(who) % 4]))
             for who in sorted(here)
@@ -58,7 +58,7 @@ class ClickSource:
         return list(self._last) if share < REPLAY_SHARE else [self._chance.choice(self._last)]
 
     def _message(self, who: str, feature: str, now_us: int) -> dict[str, Any]:
-        from tidegate.model.timeranges import format_time
+        from tidegate.model.times import format_time
 
         self._count += 1
         click = {"id": f"{self._start_us}-{self._count}", "who": who, "feature": feature}

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.demo.clicks import PEOPLE, ClickSource
+from tidegate.cli.demo.clicks import USER_NAMES, ClickSource
 from tidegate.cli.demo.feeds import (
     ANSWERS_TOPIC,
-    ASKED_TOPIC,
     CLICKS_TOPIC,
     DEMO_TOPIC,
     PRESENCE_DEFINITION,
     QUESTIONS_DEFINITION,
     QUESTIONS_ROUTE,
+    QUESTIONS_TOPIC,
     RETENTION_SECONDS,
     SESSIONS_TOPIC,
 )
@@ -69,7 +69,7 @@ def demo_source(
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
-    people, asked = presences(seed), questions(seed)
+    presence_rows, question_rows = presences(seed), questions(seed)
     clicked = ClickSource(seed, time.time_ns() // 1000)
     unsent: list[dict[str, Any]] = []
     while True:
@@ -79,9 +79,9 @@ def demo_source(
                     unsent = unsent or next(batches)
                     client.topic(DEMO_TOPIC).publish(unsent)
                     unsent = []
-                    for row in next(people):
+                    for row in next(presence_rows):
                         client.sql(PRESENCE_INSERT, row)
-                    rows = next(asked)
+                    rows = next(question_rows)
                     if rows:
                         client.sql(QUESTION_INSERT, rows)
                     messages = clicked.step(time.time_ns() // 1000)
@@ -98,7 +98,7 @@ def prepare_demo(client: Client, home: Home) -> None:
 
     for topic, retention_seconds in (
         (DEMO_TOPIC, None),
-        (ASKED_TOPIC, RETENTION_SECONDS),
+        (QUESTIONS_TOPIC, RETENTION_SECONDS),
         (ANSWERS_TOPIC, RETENTION_SECONDS),
         (CLICKS_TOPIC, RETENTION_SECONDS),
         (SESSIONS_TOPIC, RETENTION_SECONDS),
@@ -117,8 +117,8 @@ def prepare_demo(client: Client, home: Home) -> None:
 
 
 def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, Any]]:
-    """Yield readings for ever, the same for the same arguments; some are late by up to ten minutes."""
-    from tidegate.model.timeranges import format_time
+    """Yield readings endlessly, the same for the same arguments; some are late by up to ten minutes."""
+    from tidegate.model.times import format_time
 
     chance = random.Random(seed)
     phases = [chance.uniform(0, math.tau) for _ in range(METER_COUNT)]
@@ -143,10 +143,10 @@ def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, An
 def presences(seed: int) -> Iterator[list[list[Any]]]:
     """Yield rows of `demo.presence`, a few now and then: people come, change rooms, type and leave."""
     chance = random.Random(seed)
-    rooms = {name: chance.choice(ROOMS) for name in PEOPLE[::2]}
+    rooms = {name: chance.choice(ROOMS) for name in USER_NAMES[::2]}
     while True:
         rows: list[list[Any]] = []
-        for name in PEOPLE:
+        for name in USER_NAMES:
             if chance.random() < 1 / REQUESTS_PER_SECOND / 3:  # about every third second
                 if name in rooms and chance.random() < LEAVE_SHARE:
                     del rooms[name]
@@ -164,7 +164,7 @@ def questions(seed: int) -> Iterator[list[list[Any]]]:
         share = chance.random()
         count = BURST_QUESTIONS if share < BURST_SHARE else int(share < BURST_SHARE + QUESTION_SHARE)
         yield [
-            [chance.choice(PEOPLE), chance.choice(QUESTIONS).format(room=chance.choice(ROOMS))]
+            [chance.choice(USER_NAMES), chance.choice(QUESTIONS).format(room=chance.choice(ROOMS))]
             for _ in range(count)
         ]
 

@@ -35,7 +35,7 @@ RETRY_SECONDS = 1.0  # while there is no server, or the topic or table is not th
 class DemoPanels:
     """What the console view shows of the demo."""
 
-    people: Sequence[Person] | None
+    users: Sequence[Person] | None
     exchanges: Sequence[Exchange] | None
     visits: Visits | None
 
@@ -120,7 +120,7 @@ class TopicFeed(Feed):
             self.take([message["payload"] for message in page["messages"]])
 
 
-ASKED_TOPIC = "demo.asked"
+QUESTIONS_TOPIC = "demo.asked"
 ANSWERS_TOPIC = "demo.answers"
 AGENT_GROUP = "agent"
 # A week of questions and answers is enough; the demo may run for long.
@@ -129,7 +129,7 @@ QUESTIONS_DEFINITION = (
     "CREATE SHARED TABLE IF NOT EXISTS demo.questions (id BIGINT PRIMARY KEY DEFAULT SNOWFLAKE_ID(),"
     " who TEXT NOT NULL, text TEXT NOT NULL, asked_at TIMESTAMP DEFAULT NOW())"
 )
-QUESTIONS_ROUTE = f"ALTER TOPIC {ASKED_TOPIC} ADD SOURCE demo.questions ON INSERT WITH (payload = 'full')"
+QUESTIONS_ROUTE = f"ALTER TOPIC {QUESTIONS_TOPIC} ADD SOURCE demo.questions ON INSERT WITH (payload = 'full')"
 EXCHANGES_MAX = 8
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.cli.output.format import bytes_text, cell_time, count_text, plural, seconds_text, time_text
 from tidegate.dedup.sizing import FILTER_BYTES_A_KEY, GIB, MIB
 from tidegate.model.durations import Duration, format_duration
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,14 +49,18 @@ def _compared(found: Estimate) -> RenderableType:
     # GiB are truncated before they are added up, as in the estimate; below one GiB nothing would be left.
     segment = store.segment_gib * GIB or store.segment_bytes
     changelog = store.changelog_gib * GIB or store.changelog_bytes
-    kept, kept_live = segment * in_retention, segment * live
+    store_bytes, live_store_bytes = segment * in_retention, segment * live
     a_key = f"{float(store.entry_bytes):.1f} B"
     our_key = f"{float(ours.store_bytes_a_key + FILTER_BYTES_A_KEY):.1f} B"
-    together = (kept + changelog, kept_live + changelog, ours.local_bytes + ours.checkpoint_bytes)
+    together = (
+        store_bytes + changelog,
+        live_store_bytes + changelog,
+        ours.local_bytes + ours.checkpoint_bytes,
+    )
     rows = [
         ("a key, on disk", a_key, a_key, our_key),
         ("a segment", *map(size_text, (segment, segment, ours.segment_bytes))),
-        ("all segments", *map(size_text, (kept, kept_live, ours.local_bytes))),
+        ("all segments", *map(size_text, (store_bytes, live_store_bytes, ours.local_bytes))),
         ("changelog, checkpoint", *map(size_text, (changelog, changelog, ours.checkpoint_bytes))),
         ("together", *map(size_text, together)),
     ]
@@ -77,7 +81,7 @@ def _needs(ours: Segments) -> RenderableType:
         (
             "checkpoint disk to have",
             size_text(ours.checkpoint_disk_bytes),
-            f"snapshots, and {size_text(ours.change_files_bytes)} of change files, 70 % full",
+            f"snapshots, and {size_text(ours.changelog_files_bytes)} of changelog files, 70 % full",
         ),
         (
             "memory for filters",
@@ -327,7 +331,7 @@ def _segmented_store_json(ours: Segments) -> dict[str, Any]:
         "filterBytes": ours.filter_bytes,
         "localBytes": ours.local_bytes,
         "compactionBytes": ours.compaction_bytes,
-        "changeFilesBytes": ours.change_files_bytes,
+        "changeFilesBytes": ours.changelog_files_bytes,
         "checkpointBytes": ours.checkpoint_bytes,
         "diskBytes": ours.disk_bytes,
         "checkpointDiskBytes": ours.checkpoint_disk_bytes,

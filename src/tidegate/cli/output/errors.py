@@ -36,8 +36,8 @@ def report_error(wire: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _has_colour() -> bool:
     """True if stderr is a terminal that shows colours, and its user wants them (no-color.org)."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in TERMINALS_WITHOUT_COLOUR
-    return sys.stderr.isatty() and wanted
+    allows_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in TERMINALS_WITHOUT_COLOUR
+    return sys.stderr.isatty() and allows_colour
 
 
 def columns_of(stream: TextIO) -> int | None:

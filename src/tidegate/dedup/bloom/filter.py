@@ -43,7 +43,7 @@ from tidegate.dedup.bloom.memory import PAGES_MAX, FilterBudget, FilterGrowth, F
 from tidegate.dedup.bloom.page import FilterPage, write_all
 from tidegate.dedup.bloom.snapshot import PageCopy, adopt_snapshot, restore_page, write_snapshot
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
-from tidegate.storage.files import disk_error, write_file_atomically
+from tidegate.storage.files import disk_error, disk_errors, write_file_atomically
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ class BloomFilter:
         try:
             restore_page(self.folder, manifest, page, self._budget)
         except StorageCorrupt as problem:
-            log.warning("filter page left open by a kill cannot be restored problem=%s", problem)
+            log.warning("filter page left open by a kill cannot be restored error=%s", problem)
 
     def _can_be_one(self, need: int) -> bool:
         is_small = self._room.keys(need) <= self._room.page_keys_max
@@ -339,9 +339,7 @@ class BloomFilter:
             self._write_manifest(self._manifest(self._copy))
             self._copy.clear()
         except StorageFull as problem:
-            log.warning(
-                "filter journal dropped, a kill now costs a rebuild of the filter problem=%s", problem
-            )
+            log.warning("filter journal dropped, a kill now costs a rebuild of the filter error=%s", problem)
             self._copy.forget()
 
     def _log_hashes(self, hashes: Hashes) -> None:
@@ -363,10 +361,8 @@ class BloomFilter:
     def _write_manifest(self, manifest: FilterManifest) -> FilterManifest:
         if not self._is_building and not self._is_read_only:
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
+            with disk_errors(self.folder):
                 write_file_atomically(self.folder / MANIFEST_NAME, manifest.encoded())
-            except OSError as problem:
-                raise disk_error(self.folder, problem) from problem
         self._written = manifest
         return manifest
 
@@ -417,7 +413,7 @@ class HashLog:
             write_all(self._file.fileno(), np.ascontiguousarray(hashes, np.uint64).tobytes())
         except OSError as problem:
             log.info(
-                "hash log closed, hashes will be read from keys folder=%s problem=%s", self._folder, problem
+                "hash log closed, hashes will be read from keys folder=%s error=%s", self._folder, problem
             )
             self.close()
 

@@ -25,7 +25,7 @@ from tidegate.dedup.bloom.blocked import Hashes
 from tidegate.dedup.bloom.manifest import delta_name, journal_name
 from tidegate.dedup.bloom.page import write_all
 from tidegate.errors import StorageCorrupt
-from tidegate.storage.files import disk_error, link_or_copy
+from tidegate.storage.files import disk_error, disk_errors, link_or_copy
 
 MAGIC = b"TGTAIL\x00"
 FORMAT = 1
@@ -76,10 +76,8 @@ class Journal:
 
     def sync(self) -> None:
         """Sync the file."""
-        try:
+        with disk_errors(self.path):
             os.fsync(self._file)
-        except OSError as problem:
-            raise disk_error(self.path, problem) from problem
         self.synced = self._size_bytes, self._digest.hexdigest()
 
     def cut(self) -> str:

@@ -35,7 +35,7 @@ from tidegate.dedup.bloom.blocked import LINE_BYTES, LINE_WORDS, Flags, Hashes, 
 from tidegate.dedup.bloom.manifest import copy_name
 from tidegate.dedup.bloom.memory import FilterBudget
 from tidegate.errors import StorageCorrupt
-from tidegate.storage.files import disk_error
+from tidegate.storage.files import disk_error, disk_errors
 
 MAGIC = b"TGBLOOM"
 FORMAT = 1
@@ -283,10 +283,8 @@ class FilterPage:
         return str(digest.hex())
 
     def _flush(self, start: int, length: int) -> None:
-        try:
+        with disk_errors(self.path):
             self._map.flush(start, length)
-        except OSError as problem:
-            raise disk_error(self.path, problem) from problem
 
 
 def _checked_head(path: Path, head: bytes) -> tuple[int, int, int, int]:

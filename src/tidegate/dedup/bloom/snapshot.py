@@ -62,7 +62,7 @@ class PageCopy:
             read_journal(folder / journal_name(manifest.last, manifest.journal_after), manifest.journal)
         except StorageCorrupt as problem:
             # The page itself is intact; the next snapshot copies it.
-            log.warning("filter journal damaged, the next snapshot copies the page problem=%s", problem)
+            log.warning("filter journal damaged, the next snapshot copies the page error=%s", problem)
         else:
             found._begin(manifest.base, manifest.deltas)
         return found

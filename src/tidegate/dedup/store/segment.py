@@ -11,19 +11,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.backends.rocksdb_unlogged import Pair
 from tidegate.dedup.bloom.filter import BloomFilter
 from tidegate.dedup.bloom.memory import FilterBudget, FilterSettings
 from tidegate.dedup.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
 from tidegate.dedup.settings import TIME_BYTES, SegmentSettings
 from tidegate.dedup.store.keys import SegmentChanges
 from tidegate.dedup.store.manifest import NO_VERSION, SegmentRecord
-from tidegate.dedup.store.table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable, Pair
+from tidegate.dedup.store.table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable
 from tidegate.errors import InvariantBroken, StorageCorrupt
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Segment:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of keys, in their order."""
-        return self.table().get(keys)
+        return self.table().get_many(keys)
 
     def table(self) -> KeyTable:
         """Return the RocksDB, opened again if it was closed."""
@@ -168,7 +169,7 @@ class Segment:
 
     def link_into(self, folder: Path) -> list[Path]:
         """Link the files of the segment into a new folder; return their paths."""
-        return [*self.table().link_into(folder), *self._filters.snapshot_into(folder)]
+        return [*self.table().snapshot(folder), *self._filters.snapshot_into(folder)]
 
     def close_table(self) -> None:
         """Close RocksDB to release its files and memory; the filter stays open."""
@@ -235,7 +236,7 @@ class Segment:
             found.abandon()
             log.warning("filter rebuilt from keys folder=%s reason=%s", self.folder, reason)
         except StorageCorrupt as problem:
-            log.warning("filter rebuilt from keys folder=%s reason=%s", self.folder, problem)
+            log.warning("filter rebuilt from keys folder=%s error=%s", self.folder, problem)
         return self._rebuilt()
 
     @property
@@ -358,14 +359,14 @@ class SegmentFacts:
 
     number: int
     start_ms: int
-    keys: int
-    size_bytes: int
-    filter_bytes: int
-    oldest_us: int | None
-    newest_us: int | None
-    filter_probes: int
-    filter_maybe: int
-    filter_false: int
+    keys: int = 0
+    size_bytes: int = 0
+    filter_bytes: int = 0
+    oldest_us: int | None = None
+    newest_us: int | None = None
+    filter_probes: int = 0
+    filter_maybe: int = 0
+    filter_false: int = 0
 
 
 @dataclass(slots=True)
@@ -377,3 +378,10 @@ class LookupCounters:
     filter_false: int = 0
     reads: int = 0
     lookup_ns: int = 0
+
+    def since(self, before: LookupCounters) -> dict[str, int]:
+        """Return the lookups since an earlier moment, as commit records count them."""
+        old = asdict(before)
+        counts = {name: count - old[name] for name, count in asdict(self).items()}
+        counts["lookup_us"] = counts.pop("lookup_ns") // 1_000
+        return counts

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.backends.rocksdb_unlogged import Pair
 from tidegate.checkpoint.local.lock import GONE
 from tidegate.dedup.store.manifest import NO_VERSION, ListedSegment, SegmentRecord, StoreManifest
 from tidegate.dedup.store.segment import Segment, SegmentContext, SegmentFacts
-from tidegate.dedup.store.table import Pair
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, TidegateError
-from tidegate.storage.files import disk_error
+from tidegate.storage.files import disk_errors
 
 # The most segments whose RocksDB is open: each has about ten files and a few MiB of memory.
 OPEN_SEGMENTS_MAX = 64
@@ -70,19 +70,17 @@ class SegmentCache:
         first_live = manifest.first_live if manifest else None
         for own, one in listed.items():
             self.entries[own] = CacheEntry(own, one, is_missing=not self._is_there(own))
-        try:
-            for place in sorted(self.folder.iterdir()):
-                number = self._rule.segment_of_folder(self._settings.store, place.name)
-                if GONE in place.name:
-                    shutil.rmtree(place, ignore_errors=True)
-                elif number is None or number in self.entries or not place.is_dir():
+        with disk_errors(self.folder):
+            for folder in sorted(self.folder.iterdir()):
+                number = self._rule.segment_of_folder(self._settings.store, folder.name)
+                if GONE in folder.name:
+                    shutil.rmtree(folder, ignore_errors=True)
+                elif number is None or number in self.entries or not folder.is_dir():
                     continue
                 elif first_live is not None and number < first_live:
-                    self._remove(place)
+                    self._remove(folder)
                 else:
                     self.entries[number] = CacheEntry(number, None, is_missing=not self._is_there(number))
-        except OSError as problem:
-            raise disk_error(self.folder, problem) from problem
 
     def forget_manifest(self) -> None:
         """Stop comparing segments with the manifest, which was removed."""
@@ -118,7 +116,7 @@ class SegmentCache:
             reason = "it has taken part of a batch; the batch is to be applied again"
             raise StorageFailed(path=str(self.folder_of(number)), reason=reason)
         if entry.is_ahead:
-            reason = f"it stands at batch {segment.record.version.batch}, which its copy never came to"
+            reason = f"it is at batch {segment.record.version.batch}, which the manifest never reached"
             raise StorageCorrupt(place=str(self.folder_of(number)), reason=reason)
         return segment
 
@@ -141,21 +139,19 @@ class SegmentCache:
 
     def set_aside(self, number: int, problem: TidegateError) -> None:
         """Rename the folder of a damaged segment, to be inspected by hand; only the last one is kept."""
-        entry, place = self.entries[number], self.folder_of(number)
+        entry, folder = self.entries[number], self.folder_of(number)
         entry.is_missing, segment, entry.segment = True, entry.segment, None
         if segment is not None:
             segment.abandon()
-        log.warning("damaged segment set aside folder=%s problem=%s", place, problem)
-        if not place.exists():
+        log.warning("damaged segment set aside folder=%s error=%s", folder, problem)
+        if not folder.exists():
             return
-        old = sorted(self.folder.glob(f"{place.name}{DAMAGED}*"))
-        aside = place.with_name(f"{place.name}{DAMAGED}{len(old)}")
-        try:
+        old = sorted(self.folder.glob(f"{folder.name}{DAMAGED}*"))
+        aside = folder.with_name(f"{folder.name}{DAMAGED}{len(old)}")
+        with disk_errors(folder):
             for one in old:
                 shutil.rmtree(one, ignore_errors=True)
-            place.rename(aside if not aside.exists() else place.with_name(f"{place.name}{DAMAGED}x"))
-        except OSError as fault:
-            raise disk_error(place, fault) from fault
+            folder.rename(aside if not aside.exists() else folder.with_name(f"{folder.name}{DAMAGED}x"))
 
     def settle(self) -> None:
         """Accept everything that was written: the store is at the batch that was applied last."""
@@ -207,9 +203,9 @@ class SegmentCache:
         entry = self.entries.pop(number)
         if entry.segment is not None:
             entry.segment.abandon()
-        place = self.folder_of(number)
-        if place.exists():
-            self._remove(place)
+        folder = self.folder_of(number)
+        if folder.exists():
+            self._remove(folder)
 
     def close(self) -> None:
         """Close all segments."""
@@ -220,20 +216,18 @@ class SegmentCache:
 
     def begin_repair(self, number: int, files: Path) -> None:
         """Fill the folder of a missing part with snapshot files; it is missing until `finish_repair`."""
-        entry, place = self.entries[number], self.folder_of(number)
+        entry, folder = self.entries[number], self.folder_of(number)
         if entry.segment is not None:
             entry.segment.abandon()
             entry.segment = None
         entry.is_missing = True
-        try:
-            if place.exists():
-                self._remove(place)
-            place.mkdir()
-            (place / REPAIR_NAME).touch()
+        with disk_errors(folder):
+            if folder.exists():
+                self._remove(folder)
+            folder.mkdir()
+            (folder / REPAIR_NAME).touch()
             for file in sorted(files.iterdir()) if files.is_dir() else ():
-                shutil.move(file, place / file.name)
-        except OSError as problem:
-            raise disk_error(place, problem) from problem
+                shutil.move(file, folder / file.name)
 
     def part_in_repair(self, number: int) -> Segment:
         """Return the segment of a part that is being restored."""
@@ -257,14 +251,14 @@ class SegmentCache:
         entry.is_ahead = entry.is_partial = False  # it is at the store's batch
 
     def _open(self, entry: CacheEntry, version: Version | None) -> Segment:
-        place = self.folder_of(entry.number)
+        folder = self.folder_of(entry.number)
         if entry.is_missing:
-            raise StorageCorrupt(place=str(place), reason="the segment is missing, or was set aside")
+            raise StorageCorrupt(place=str(folder), reason="the segment is missing, or was set aside")
         if entry.segment is None:
             listed = entry.listed.record if entry.listed else None
             is_new = self._has_manifest and listed is None
             try:
-                entry.segment = Segment(place, self._context, self._close_others, listed, is_new=is_new)
+                entry.segment = Segment(folder, self._context, self._close_others, listed, is_new=is_new)
                 self._compare(entry, entry.segment.record, version)
             except StorageCorrupt as problem:
                 self.set_aside(entry.number, problem)
@@ -282,9 +276,9 @@ class SegmentCache:
         if record.version.epoch == version.epoch and record.version.batch > version.batch:
             entry.is_ahead = True
             return
-        place = self.folder_of(entry.number)
-        reason = f"it stands at batch {record.version.batch}, and not where its copy says"
-        raise StorageCorrupt(place=str(place), reason=reason)
+        folder = self.folder_of(entry.number)
+        reason = f"it is at batch {record.version.batch}, the manifest says another"
+        raise StorageCorrupt(place=str(folder), reason=reason)
 
     def _close_others(self) -> None:
         """Close the RocksDB of the least recently used segments, if too many are open."""
@@ -296,14 +290,12 @@ class SegmentCache:
                 entry.segment.close_table()
 
     def _is_there(self, number: int) -> bool:
-        place = self.folder_of(number)
-        return place.is_dir() and not (place / REPAIR_NAME).exists()
+        folder = self.folder_of(number)
+        return folder.is_dir() and not (folder / REPAIR_NAME).exists()
 
-    def _remove(self, place: Path) -> None:
-        target = place.with_name(f"{place.name}{GONE}{self._removed_count}")
+    def _remove(self, folder: Path) -> None:
+        target = folder.with_name(f"{folder.name}{GONE}{self._removed_count}")
         self._removed_count += 1
-        try:
-            place.rename(target)
-        except OSError as problem:
-            raise disk_error(place, problem) from problem
+        with disk_errors(folder):
+            folder.rename(target)
         shutil.rmtree(target, ignore_errors=True)

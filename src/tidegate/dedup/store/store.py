@@ -37,8 +37,8 @@ from typing import Self
 import numpy as np
 
 from tidegate.checkpoint.backend import Backend, Sizes, StateChanges, Version
-from tidegate.checkpoint.backends.rocksdb import FREE_BYTES_MIN
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.backends.rocksdb_unlogged import FREE_BYTES_MIN
 from tidegate.dedup.bloom.memory import estimated_keys
 from tidegate.dedup.columns import Longs, SegmentKeys, StoredTimes, decode_times
 from tidegate.dedup.settings import SEGMENTS_MAX, SegmentSettings
@@ -56,7 +56,7 @@ from tidegate.dedup.store.segment import LookupCounters, Segment, SegmentContext
 from tidegate.dedup.store.segments import CacheEntry, SegmentCache
 from tidegate.dedup.store.table import pages
 from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
-from tidegate.storage.files import disk_error, disk_free_bytes, require_room
+from tidegate.storage.files import disk_error, disk_errors, disk_free_bytes, require_room
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +91,8 @@ class SegmentStore(Backend):
         budget = worker_budget.of(settings.filter_memory_bytes_max)
         context = SegmentContext(settings, rocks or RocksSettings.deduplication(), free_bytes, budget)
         self._cache = SegmentCache(folder, context)
-        try:
+        with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise disk_error(folder, problem) from problem
         self._manifest = read_manifest(folder, settings)
         self._version = self._manifest.version if self._manifest else None
         self._first_live = self._manifest.first_writable(settings.retention_us) if self._manifest else None
@@ -262,7 +260,7 @@ class SegmentStore(Backend):
             self._write_manifest()
         except TidegateError as problem:
             # The older manifest stays valid; batches since are applied again.
-            log.warning("store closed without a new manifest folder=%s problem=%s", self.folder, problem)
+            log.warning("store closed without a new manifest folder=%s error=%s", self.folder, problem)
         self._cache.close()
 
     # --- as a backend of parts --------------------------------------------------------------------------
@@ -384,12 +382,12 @@ class SegmentStore(Backend):
     def _number(self, part: str) -> int:
         number = self.rule.segment_of_folder(self.settings.store, part)
         if number is None or number not in self._cache.entries:
-            raise InvariantBroken(reason=f"{part} is no part of the copy in {self.folder}")
+            raise InvariantBroken(reason=f"{part} is not a part of the local store in {self.folder}")
         return number
 
 
 def _other_run(place: Path, record: SegmentRecord) -> StorageCorrupt:
-    reason = f"it stands at batch {record.version.batch} by another commit record than its copy"
+    reason = f"it is at batch {record.version.batch} with another commit id than the manifest"
     return StorageCorrupt(place=str(place), reason=reason)
 
 

@@ -126,7 +126,7 @@ class MessageResponse(WireStruct):
 
 
 class MessagePage(WireStruct):
-    """Messages, the offset of each partition to go on from, and how many messages a group missed."""
+    """Messages, the offset of each partition to continue from, and how many messages a group missed."""
 
     messages: list[MessageResponse]
     next_offsets: dict[int, int]

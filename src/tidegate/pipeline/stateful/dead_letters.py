@@ -34,7 +34,7 @@ def write_dead_letters(
 ) -> None:
     """Append the failed rows of one partition of a batch, unless that was done before.
 
-    `source` identifies the operator and its query for ever: two queries that write one table differ in it.
+    `source` identifies the operator and its query permanently: two queries that write one table differ in it.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError

@@ -5,13 +5,12 @@ Nothing is written, in the checkpoint or elsewhere.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tidegate.dedup.settings import SegmentRule
+from tidegate.dedup.settings import EXPECTED_RATE_MAX, SegmentRule, is_rate
 from tidegate.errors import StateInvalid
 from tidegate.pipeline.stateful.driver import quoted
 from tidegate.pipeline.stateful.key_digests import ContentHash
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 # Shorter ones would be made and removed with every batch.
 INTERVAL_US_MIN = 1_000_000
 FIRST_TIME_SUFFIX = "_first_time"
-# Rows a second. No disk writes more; filters are sized for as many as are expected.
-EXPECTED_RATE_MAX = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +71,6 @@ def _is_name_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _is_rate(value: object) -> bool:
-    if value is None:
-        return True
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_number and 0 < float(value) <= EXPECTED_RATE_MAX  # type: ignore[arg-type]
-
-
 def _may_be_key(on: object) -> bool:
     """True if a key may be of this type; the order of a set changes, and bytes are no columns."""
     from pyspark.sql import Column
@@ -101,7 +91,7 @@ DEDUP_TYPES: Mapping[str, ArgumentType] = {
     "exact_keys": FLAG,
     "rocks": ROCKS,
     "expected_rate": (
-        _is_rate,
+        lambda value: value is None or is_rate(value),
         f"a number of rows a second, more than 0 and {EXPECTED_RATE_MAX:,} at most, or None",
     ),
 }
@@ -134,7 +124,7 @@ def find_key(df: DataFrame, name: str, on: str | Column | ContentHash | Sequence
     parts = tuple(_key_part(df, name, column) for column in columns)
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
-        raise StateInvalid(operator=name, reason="a column stands in its key twice")
+        raise StateInvalid(operator=name, reason="a column occurs twice in its key")
     return DedupKey(parts, isinstance(on, ContentHash))
 
 

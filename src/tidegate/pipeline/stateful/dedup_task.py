@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,22 +33,20 @@ from tidegate.checkpoint.rescale import shares
 from tidegate.checkpoint.settings import BatchRequest
 from tidegate.checkpoint.store import operator_store, partition_folder
 from tidegate.dedup.columns import GROUP_BYTES, SegmentKeys, StoredTimes
-from tidegate.dedup.decision import DUPLICATE, OUTCOMES, UNIQUE, BatchColumns, Decision, Lookup, decide
+from tidegate.dedup.decision import DUPLICATE, OUTCOMES, UNIQUE, BatchColumns, Decision, decide
 from tidegate.dedup.identity import DedupIdentity, check_identity
 from tidegate.dedup.replay import Keep, PublishedBatch, duplicates_table, replay_decision
 from tidegate.dedup.settings import SegmentRule
 from tidegate.dedup.statistics import Additions, notes_after
 from tidegate.dedup.store.keys import segments_in
-from tidegate.dedup.store.segment import LookupCounters
 from tidegate.dedup.store.store import SegmentStore
-from tidegate.errors import BatchTaken, InvariantBroken, PlanChanged, StateMismatch, TidegateError
-from tidegate.model.clock import Clock, SystemClock
+from tidegate.errors import BatchTaken, InvariantBroken, PlanChanged, StateMismatch
+from tidegate.model.clock import Clock
 from tidegate.pipeline.stateful.dedup_columns import KeyBucket, KeyRows, RowLayout, gather_rows
 from tidegate.pipeline.stateful.row_hashes import row_hashes
-from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
 from tidegate.pipeline.stateful.spill_buffer import SpillBuffer
-from tidegate.pipeline.stateful.task_context import StatefulTaskContext, task_name
-from tidegate.pipeline.stateful.worker_setup import prepare_worker
+from tidegate.pipeline.stateful.task_context import StatefulTask
 from tidegate.state.schema.schema import SchemaRequest, resolve_schema
 
 Flags = npt.NDArray[np.bool_]
@@ -98,54 +96,61 @@ class RowOutcomes:
         return self._first_us[start:stop], is_none
 
 
-class EmptyLookup:
-    """The store of a batch job without a checkpoint: every key is new."""
+@dataclass(frozen=True, slots=True)
+class StatelessDecider:
+    """Decides the batch of a job without a checkpoint: to its store, which is empty, every key is new."""
 
-    def __init__(self, *, with_offsets: bool) -> None:
-        self._with_offsets = with_offsets
+    rule: SegmentRule
+    with_offsets: bool
+
+    knows_firsts = True
+
+    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:  # noqa: ARG002
+        return decide(rows, self, self.rule, None)
 
     def lookup(self, keys: SegmentKeys, from_us: Longs, to_us: Longs) -> StoredTimes:  # noqa: ARG002
         """Return no stored times."""
         none = np.empty(0, np.int64)
-        return StoredTimes(none, none, none if self._with_offsets else None)
+        return StoredTimes(none, none, none if self.with_offsets else None)
 
 
 class StoreDecider:
-    """Decides against the store. `left` are the changes that are committed at the end."""
+    """Decides against the store.
+
+    `left` are the changes that are committed at the end, `added` is what all parts add to segments.
+    """
 
     knows_firsts = True
 
     def __init__(
         self,
-        store: Lookup,
+        store: SegmentStore,
         rule: SegmentRule,
         stream_us: int | None,
-        batch: OpenBatch | None,
+        batch: OpenBatch,
         *,
         keeps_firsts: bool,
     ) -> None:
         """`batch` gets the changes of all parts but the last, and the first times where they are kept."""
         self.left = StateChanges()
+        self.added = Additions(store.settings)
         self._store = store
         self._rule = rule
         self._stream_us = stream_us
         self._batch = batch
         self._keeps_firsts = keeps_firsts
-        self._segments: set[int] = set()
 
     def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
         decision = decide(rows, self._store, self._rule, self._stream_us)
-        if isinstance(self._store, SegmentStore):
-            self._segments |= segments_in(decision.changes)
-            self._store.check_segments(self._segments)
-        if self._batch is not None:
-            if self._keeps_firsts and decision.counts[OUTCOMES[DUPLICATE]]:
-                for firsts in duplicates_table(rows, decision).to_batches():
-                    self._batch.write_out(firsts)
-            if part is None or part.number == part.count - 1:
-                self.left = decision.changes
-            else:
-                self._batch.add_changes(decision.changes)
+        self._store.check_segments({*self.added.by_segment, *segments_in(decision.changes)})
+        self.added.add(decision.changes)
+        if self._keeps_firsts and decision.counts[OUTCOMES[DUPLICATE]]:
+            for firsts in duplicates_table(rows, decision).to_batches():
+                self._batch.write_out(firsts)
+        if part is None or part.number == part.count - 1:
+            self.left = decision.changes
+        else:
+            self._batch.add_changes(decision.changes)
         return decision
 
 
@@ -216,14 +221,6 @@ def replayed_commits(batch: ReplayedBatch) -> tuple[CommitRecord, ...]:
     return tuple(found)
 
 
-def lookup_counts(before: LookupCounters, after: LookupCounters) -> dict[str, int]:
-    """Return the lookups between two moments, as commit records count them."""
-    old, new = asdict(before), asdict(after)
-    counts = {name: new[name] - old[name] for name in new}
-    counts["lookup_us"] = counts.pop("lookup_ns") // 1_000
-    return counts
-
-
 def _later(first_us: int | None, second_us: int | None) -> int | None:
     """Return the later of two times, either of which may be missing."""
     return max((at_us for at_us in (first_us, second_us) if at_us is not None), default=None)
@@ -245,7 +242,7 @@ OUTCOME_NAME = "outcome"
 FIRST_TIME_NAME = "first_time"
 
 _ROWS_CHANGED_HINT = (
-    "The source, or what stands between it and the deduplication, must give the same rows when a batch is "
+    "The source, or what is between it and the deduplication, must give the same rows when a batch is "
     "repeated."
 )
 
@@ -256,27 +253,9 @@ _TEXTS = pa.array(OUTCOMES)
 
 
 @dataclass(frozen=True, slots=True)
-class _RecordingDecider:
-    """Decides as another decider does, and records what each part adds to segments."""
+class DedupTask(StatefulTask):
+    """The task that outputs the rows of one partition of one batch, decided."""
 
-    decider: Decider
-    added: Additions
-
-    @property
-    def knows_firsts(self) -> bool:
-        return self.decider.knows_firsts
-
-    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
-        decision = self.decider(rows, part)
-        self.added.add(decision.changes)
-        return decision
-
-
-@dataclass(frozen=True, slots=True)
-class DedupTask:
-    """The function that each task runs, made once on the driver and the same for all batches of a query."""
-
-    context: StatefulTaskContext
     schema_request: SchemaRequest
     identity: DedupIdentity
     rule: SegmentRule
@@ -284,20 +263,6 @@ class DedupTask:
     # The type of the column with the first time; None: only unique rows are output.
     first_time: pa.DataType | None = None
     part_rows_max: int = PART_ROWS_MAX
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition of one batch."""
-        try:
-            yield from self._output_rows(current_task(), batches, SystemClock())
-            prepare_worker()
-        except TidegateError as problem:
-            self.context.hint(problem)
-            raise
-
-    @property
-    def __name__(self) -> str:
-        """The name of the task in Spark's plans."""
-        return task_name(self.context.operator, self.context.checkpoint)
 
     def _output_rows(
         self, task: SparkTask, batches: Iterator[pa.RecordBatch], clock: Clock
@@ -307,7 +272,7 @@ class DedupTask:
         with closing(SpillBuffer(root)) as buffer:
             if context.checkpoint is None:
                 self._fill(buffer, task.partition, batches, None)
-                outcomes = self._decide(buffer, self._without_store())
+                outcomes = self._decide(buffer, StatelessDecider(self.rule, self.identity.with_offsets))
             else:
                 planned = context.plan(task)
                 request = context.request(task, planned)
@@ -359,11 +324,9 @@ class DedupTask:
         check_identity(checkpoint_store, self.identity, request.operator)
         stream_us = batch.newest_event_us
         store.expire(stream_us)
-        before = replace(store.lookup_counters())
+        before = store.lookup_counters()
         decider = StoreDecider(store, self.rule, stream_us, batch, keeps_firsts=self.first_time is not None)
-        added = Additions(store.settings)
-        outcomes = self._decide(buffer, _RecordingDecider(decider, added))
-        tallies = store.lookup_counters()
+        outcomes = self._decide(buffer, decider)
         newest_us = _later(stream_us, outcomes.newest_us)
         facts = RunFacts(
             rows_in=buffer.row_count,
@@ -373,8 +336,8 @@ class DedupTask:
             watermark_ms=planned.watermark_ms,
             batch_time_ms=planned.batch_time_ms,
             schema=schema.number,
-            counts=outcomes.counts | lookup_counts(before, tallies),
-            notes=notes_after(store, self.rule, stream_us, added),
+            counts=outcomes.counts | store.lookup_counters().since(before),
+            notes=notes_after(store, self.rule, stream_us, decider.added),
         )
         batch.publish(decider.left, facts)
         return outcomes
@@ -390,11 +353,6 @@ class DedupTask:
                 reason = f"batch {request.number} had {before} rows the first time, and now {outcomes.counts}"
                 raise StateMismatch(operator=request.operator, reason=reason, hint=_ROWS_CHANGED_HINT)
         return outcomes
-
-    def _without_store(self) -> StoreDecider:
-        return StoreDecider(
-            EmptyLookup(with_offsets=self.identity.with_offsets), self.rule, None, None, keeps_firsts=False
-        )
 
     def _decide(self, buffer: SpillBuffer, decider: Decider) -> RowOutcomes:
         """Return the outcomes of all rows, decided in parts where they are many."""

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-US_PER_SECOND = 1_000_000
 FUNCTION = "deduplicate"
 # The keys in segments, unless they are stored exactly.
 _DIGEST_KEY = KeyType((StateKeyColumn("digest", "binary"),))
@@ -199,8 +198,8 @@ def _sized(settings: StateSettings, options: DedupOptions, parallelism: int) -> 
     factory = settings.backend
     if options.expected_rate is None or not isinstance(factory, SegmentStoreFactory):
         return settings
-    keys = options.expected_rate * options.rule.interval_us / US_PER_SECOND / parallelism
-    segments = replace(factory.settings, expected_keys=max(1, round(keys)))
+    keys = options.rule.keys_at(options.expected_rate, parallelism)
+    segments = replace(factory.settings, expected_keys=keys)
     return replace(settings, backend=replace(factory, settings=segments))
 
 

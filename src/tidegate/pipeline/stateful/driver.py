@@ -21,7 +21,7 @@ from tidegate.checkpoint.settings import StateSettings
 from tidegate.checkpoint.store import checkpoint_path, operator_store
 from tidegate.model.clock import Clock
 from tidegate.pipeline.stateful.completed_runs import check_is_new, runs_before, store_runs
-from tidegate.pipeline.stateful.options import OperatorOptions, path_text
+from tidegate.pipeline.stateful.options import OperatorOptions, absolute_path
 from tidegate.pipeline.stateful.spark_log import PLAN_ID_BYTES, PlannedBatch, newest_committed
 from tidegate.pipeline.stateful.task_context import StatefulTaskContext
 from tidegate.state.schema.schema import SchemaRequest, newest_schema
@@ -206,6 +206,6 @@ def quoted(column: str) -> Column:
 def find_local_root(df: DataFrame, name: str, local_dir: str | os.PathLike[str] | None) -> str | None:
     """Return the folder of local stores; None leaves it to the environment of each executor."""
     if local_dir is not None:
-        return path_text(name, "local_dir", local_dir)
+        return absolute_path(name, "local_dir", local_dir)
     is_here = df.sparkSession.sparkContext.master.startswith("local")
     return os.environ.get(ROOT_VARIABLE) if is_here else None

@@ -5,16 +5,15 @@ Nothing is written, in the checkpoint or elsewhere.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
+from tidegate.checkpoint.inspect import newest_backend
 from tidegate.checkpoint.store import CheckpointStore, operator_store
-from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
+from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.pipeline.stateful.options import (
     COLUMN_OR_NONE,
     FLAG,
@@ -32,8 +31,6 @@ from tidegate.state.runtime.chunks import GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger("tidegate.keyed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +75,7 @@ def check_key(df: DataFrame, options: KeyedOptions) -> None:
         if column not in df.columns:
             raise options.invalid(f"there is no column '{column}' to be its key; there are {df.columns}")
     if len(set(options.key)) < len(options.key):
-        raise options.invalid("a column stands in its key twice")
+        raise options.invalid("a column occurs twice in its key")
 
 
 def check_keyed(df: DataFrame, plan: OperatorPlan, options: KeyedOptions, max_parallelism: int) -> None:
@@ -88,7 +85,7 @@ def check_keyed(df: DataFrame, plan: OperatorPlan, options: KeyedOptions, max_pa
         if len(same := matching_columns(df, column)) > 1:
             raise options.invalid(f"two columns have one name, {' and '.join(map(repr, same))}; rename one")
     if GROUP_COLUMN in df.columns:
-        raise options.invalid(f"'{GROUP_COLUMN}' is a column of ours; drop it")
+        raise options.invalid(f"'{GROUP_COLUMN}' is reserved; drop it")
     if options.checkpoint is None and options.dead_letters is not None:
         raise options.invalid(
             "dead letters are written once for each batch of a checkpoint=, which is missing"
@@ -109,29 +106,15 @@ def _check_backend(options: KeyedOptions) -> None:
     if options.checkpoint is None:
         return
     store = operator_store(options.checkpoint, options.name)
-    noun, before = "its state", _newest_backend(store)
+    noun, before = "its state", newest_backend(store)
     if options.savepoint is not None and not epochs.list_epochs(store):
         noun = f"the savepoint {options.savepoint}"
-        before = _newest_backend(CheckpointStore(Path(options.savepoint)))
+        before = newest_backend(CheckpointStore(Path(options.savepoint)))
     kind = options.settings.backend.kind
     if before is not None and before != kind:
         reason = f"{noun} is kept by backend '{before}', and the code has '{kind}'."
         hint = f"Set backend={before!r}: state is not carried over from one backend to the other."
         raise StateMismatch(operator=options.name, reason=reason, hint=hint)
-
-
-def _newest_backend(store: CheckpointStore) -> str | None:
-    """Return the backend that made the newest snapshot; None where there is no readable one."""
-    for epoch in reversed(epochs.list_epochs(store)):
-        for batch in reversed(snapshot_batches(store, epoch.number, 0)):
-            try:
-                manifest = read_manifest(store, epoch.number, 0, batch)
-            except StorageCorrupt as problem:
-                log.warning("manifest damaged, the backend of the snapshot is unknown error=%r", str(problem))
-                continue
-            if manifest is not None:
-                return manifest.backend
-    return None
 
 
 def check_events(df: DataFrame, plan: OperatorPlan) -> None:

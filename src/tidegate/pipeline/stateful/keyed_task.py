@@ -21,11 +21,10 @@ from tidegate.checkpoint.commit_record import CommitRecord, read_commit_record
 from tidegate.checkpoint.output_file import read_output
 from tidegate.checkpoint.settings import BatchRequest
 from tidegate.checkpoint.store import CheckpointStore, operator_store, partition_folder
-from tidegate.errors import BatchTaken, TidegateError
-from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
-from tidegate.pipeline.stateful.task_context import StatefulTaskContext, task_name, temporary_state_folder
-from tidegate.pipeline.stateful.worker_setup import prepare_worker
+from tidegate.errors import BatchTaken
+from tidegate.model.clock import Clock
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
+from tidegate.pipeline.stateful.task_context import StatefulTask, temporary_state_folder
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.operator_plan import OperatorPlan, plan_operator
 from tidegate.state.runtime.chunks import GROUP_COLUMN
@@ -39,12 +38,11 @@ OUTPUT_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedTask:
-    """The function that each task runs, made once on the driver and the same for all batches of a query."""
+class KeyedTask(StatefulTask):
+    """The task that runs a keyed operator on one partition of one batch."""
 
     operator: KeyedOperator[Any, Any]
     schema_request: SchemaRequest
-    context: StatefulTaskContext
     event_time: str | None = None
     # None: Spark keeps the watermark.
     lateness_ms: int | None = None
@@ -52,15 +50,6 @@ class KeyedTask:
     ordered: bool = False
     # The names of the columns, where Spark cannot have them in the plan.
     columns: tuple[str, ...] | None = None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the output of one partition of one batch."""
-        try:
-            yield from self._output_rows(current_task(), batches, SystemClock())
-            prepare_worker()
-        except TidegateError as problem:
-            self.context.hint(problem)
-            raise
 
     def _output_rows(
         self, task: SparkTask, batches: Iterator[pa.RecordBatch], clock: Clock
@@ -92,11 +81,6 @@ class KeyedTask:
                 return
         # By now the local store is free again, however slowly the rows are consumed.
         yield from output
-
-    @property
-    def __name__(self) -> str:
-        """The name of the task in Spark's plans."""
-        return task_name(self.context.operator, self.context.checkpoint)
 
     def _run_or_replay(
         self, planned: PlannedBatch, batch: StateBatch, rows: Iterator[pa.RecordBatch]

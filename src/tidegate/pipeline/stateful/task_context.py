@@ -24,14 +24,16 @@ from tidegate.checkpoint.local.store import default_root, local_files
 from tidegate.checkpoint.settings import BatchRequest, StateSettings
 from tidegate.checkpoint.store import checkpoint_path, operator_store
 from tidegate.errors import PlanChanged, StateInvalid, TidegateError
-from tidegate.model.clock import Clock
+from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.stateful.spark_log import (
     PlannedBatch,
     SparkTask,
     check_query,
     check_streaming_task,
+    current_task,
     read_planned_batch,
 )
+from tidegate.pipeline.stateful.worker_setup import prepare_worker
 from tidegate.pipeline.topic.client import with_hint_note
 
 # Of the hash of a checkpoint's path, which tells a few apart.
@@ -121,6 +123,32 @@ class StatefulTaskContext:
             problem.hint = _TWO_JOBS
         reword_hint(problem, self.function)
         with_hint_note(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulTask:
+    """The function that each task runs, made once on the driver and the same for all batches of a query."""
+
+    context: StatefulTaskContext
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the output of one partition of one batch."""
+        try:
+            yield from self._output_rows(current_task(), batches, SystemClock())
+            prepare_worker()
+        except TidegateError as problem:
+            self.context.hint(problem)
+            raise
+
+    @property
+    def __name__(self) -> str:
+        """The name of the task in Spark's plans."""
+        return task_name(self.context.operator, self.context.checkpoint)
+
+    def _output_rows(
+        self, task: SparkTask, batches: Iterator[pa.RecordBatch], clock: Clock
+    ) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
 
 
 def reword_hint(problem: TidegateError, function: str) -> None:

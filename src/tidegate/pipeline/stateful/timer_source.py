@@ -40,7 +40,7 @@ LOOK_MS_DEFAULT = 100
 # Marks the offsets of ticks among those of other sources.
 OPERATOR_MARK = "ticksOf"
 
-# The offset is the last committed batch before the tick; this one stands before the first batch.
+# The offset is the last committed batch before the tick; this one is before the first batch.
 _NEVER = -1
 
 _REGISTERED_MARK = "_tidegate_ticks_registered"
@@ -110,7 +110,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
     def __init__(self, settings: TickSettings, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._looked_seconds: float | None = None
+        self._last_check_seconds: float | None = None
         self._seen: tuple[CommittedBatch, Times] | None = None
         self._every_ms = settings.every_ms
 
@@ -123,10 +123,10 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         if not self._settings.is_awake:
             return start
         now_seconds = self._clock.monotonic_seconds()
-        last_seconds = self._looked_seconds
+        last_seconds = self._last_check_seconds
         if last_seconds is not None and (now_seconds - last_seconds) * 1000 < self._every_ms:
             return start
-        self._looked_seconds = now_seconds
+        self._last_check_seconds = now_seconds
         committed = newest_committed(Path(self._settings.checkpoint))
         if committed is None or committed.number <= start["after"] or not self._is_due(committed):
             return start

@@ -154,7 +154,7 @@ def check_loss(problem: OffsetOutOfRange, settings: SourceOptions) -> int:
     if settings.fail_on_data_loss:
         hint = (
             f"The messages {offset} to {earliest - 1} are gone: retention or CLEAR removed them before this "
-            "query read them. With the option failOnDataLoss 'false' it goes on at the earliest that is kept."
+            "query read them. With the option failOnDataLoss 'false' it continues at the earliest offset."
         )
         raise with_hint_note(OffsetOutOfRange(hint=hint, **problem.values)) from None
     return earliest

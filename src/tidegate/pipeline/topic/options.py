@@ -15,7 +15,7 @@ from typing import Literal
 
 from tidegate.errors import RequestInvalid
 from tidegate.model.names import check_topic_name
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 from tidegate.pipeline.topic.client import RETRY_SECONDS_DEFAULT, ServerLocation
 
 # Bounds the memory and the time of one micro-batch; about a second of reading on two cores.

@@ -22,7 +22,7 @@ from pyspark.sql import types as spark_types
 from tidegate.errors import RequestInvalid, TidegateError
 from tidegate.model.names import shorten
 from tidegate.model.schemas import parse_type
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 from tidegate.pipeline.topic.client import ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.options import SourceOptions
 from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA

@@ -31,10 +31,11 @@ MODULE_PREFIX = "tidegate_pipeline_"
 class PipelineContext:
     """The argument of a pipeline function: the Spark session, its checkpoint and the paths of the home."""
 
-    def __init__(self, spark: SparkSession, home: Home, name: str = "pipeline") -> None:
+    def __init__(self, spark: SparkSession, home: Home | Path | str, name: str = "pipeline") -> None:
+        """Raise HomeUnusable where `home` is a path without a home."""
         self.spark = spark
-        self.home = home
-        self.checkpoint = str(home.checkpoints_path / check_pipeline_name(name))
+        self.home = home if isinstance(home, Home) else Home.existing(Path(home))
+        self.checkpoint = str(self.home.checkpoints_path / check_pipeline_name(name))
         self._tables: list[str] = []
 
     def lake(self, name: str) -> str:

@@ -1,6 +1,6 @@
 """The reason why a query or a pipeline file failed, from an exception that came through Spark.
 
-Spark wraps an error of ours in a Java stack, a Python stack and its own sentences, and often shows only the
+Spark wraps a Tidegate error in a Java stack, a Python stack and its own sentences, and often shows only the
 outermost: "task failed while writing". The cause is further down the chain of Java's causes. The last Python
 exception in those texts, else the innermost error that Spark names, is the cause; our errors carry their hint
 there as a note.
@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import TidegateError
+from tidegate.model.names import shorten
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,7 +24,7 @@ FULL_REASON_CHARS_MAX = 4_000
 # Spark's chains have six links or fewer; a chain may be a ring.
 CAUSES_MAX = 16
 
-# The hint of an error of ours: on a line of its own below the reason.
+# The hint of a Tidegate error: on a line of its own below the reason.
 HINT = "Hint: "
 TRACEBACK = "Traceback (most recent call last)"
 MISMATCH_HINT = (
@@ -63,7 +64,7 @@ def java_failure(query: StreamingQuery) -> Any:
 def full_reason(problem: BaseException, java: Any = None) -> str:
     """Return the reason on the first line, then the hint, then the texts of Spark and Python, without stacks.
 
-    The line of the hint begins with HINT, and is there for errors of ours. `java` is the Java exception of
+    The line of the hint begins with HINT, and is there for Tidegate errors. `java` is the Java exception of
     the problem, where it is known.
     """
     texts = _texts(problem, java)
@@ -78,7 +79,7 @@ def full_reason(problem: BaseException, java: Any = None) -> str:
         plain = _without_stacks(text)
         if plain and not any(plain in other for other in parts):
             parts.append(plain)
-    return _cut("\n\n".join(parts), FULL_REASON_CHARS_MAX)
+    return shorten("\n\n".join(parts), FULL_REASON_CHARS_MAX)
 
 
 def _reason_and_hint(problem: BaseException, texts: list[str]) -> tuple[str, str]:
@@ -125,14 +126,16 @@ def _columns_not_in_the_table(text: str) -> str:
     if "DELTA_METADATA_MISMATCH" not in text or not found:
         return ""
     table, _, rows = lists.partition("Data schema:")
-    kept = set(_COLUMN.findall(table))
-    return ", ".join(f"{name} {type_}" for name, type_ in _COLUMN.findall(rows) if (name, type_) not in kept)
+    table_columns = set(_COLUMN.findall(table))
+    return ", ".join(
+        f"{name} {type_}" for name, type_ in _COLUMN.findall(rows) if (name, type_) not in table_columns
+    )
 
 
 def _of_python(text: str) -> tuple[str, str] | None:
-    """Return the message and hint of our own error, or the last line of a traceback and its position.
+    """Return the message and hint of a Tidegate error, or the last line of a traceback and its position.
 
-    The position of an error of ours is of no use: its message names the place in the user's code.
+    The position of a Tidegate error is of no use: its message names the place in the user's code.
     """
     ours = list(_OURS.finditer(text))
     if ours:
@@ -175,18 +178,14 @@ def _java_of(problem: BaseException) -> Any:
 
 
 def _without_stacks(text: str) -> str:
-    kept: list[str] = []
+    lines: list[str] = []
     for line in text.strip().splitlines():
         if line.startswith(("=== Streaming Query ===", "JVM stacktrace:", "Driver stacktrace:")):
             break
         if not _STACK.match(line):
-            kept.append(line.rstrip())
-    return "\n".join(kept).strip()
+            lines.append(line.rstrip())
+    return "\n".join(lines).strip()
 
 
 def _line(text: str) -> str:
-    return _cut(" ".join(text.split()), REASON_CHARS_MAX)
-
-
-def _cut(text: str, chars_max: int) -> str:
-    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+    return shorten(" ".join(text.split()), REASON_CHARS_MAX)

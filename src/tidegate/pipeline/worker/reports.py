@@ -8,7 +8,7 @@ only after a batch, so that an idle pipeline costs nothing.
 from __future__ import annotations
 
 import logging
-import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,8 @@ from tidegate.checkpoint.commit_record import Times
 from tidegate.checkpoint.inspect import OperatorState, describe
 from tidegate.dedup.describe import DedupState, dedup_state
 from tidegate.errors import StorageCorrupt, TidegateError, TimeRangeInvalid, Unavailable
-from tidegate.model.timeranges import format_time
+from tidegate.model.epoch import SECOND_US
+from tidegate.model.times import format_time
 from tidegate.model.wire.status import DedupReport, OperatorReport
 from tidegate.pipeline.topic.client import ServerClient
 
@@ -32,7 +33,6 @@ REPORT_TIMEOUT_SECONDS = 5.0
 REPORT_PATH = "worker/report"
 
 US_PER_MS = 1_000
-US_PER_SECOND = 1_000_000
 
 
 class Reporter:
@@ -64,11 +64,11 @@ class Reporter:
             self._client.post_json_once(REPORT_PATH, self._body())
         except TidegateError as problem:
             if not self._is_away:
-                log.warning("server does not take reports error=%r", str(problem))
+                log.warning("worker report rejected error=%r", str(problem))
             self._is_away = True
         else:
             if self._is_away:
-                log.info("server takes reports again")
+                log.info("worker reports accepted again")
             self._is_away = False
 
 
@@ -132,13 +132,12 @@ def state_disk(folder: Path) -> dict[str, int | None]:
     """
     try:
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        usage = os.statvfs(existing)
+        usage = shutil.disk_usage(existing)
     except OSError as problem:
         log.debug("state disk not readable folder=%s error=%r", folder, str(problem))
         return {"stateDiskUsedBytes": None, "stateDiskSizeBytes": None}
     # Blocks that are reserved for root count as used: no task can have them.
-    free_bytes, size_bytes = usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
-    return {"stateDiskUsedBytes": size_bytes - free_bytes, "stateDiskSizeBytes": size_bytes}
+    return {"stateDiskUsedBytes": usage.total - usage.free, "stateDiskSizeBytes": usage.total}
 
 
 def _dedup_report(found: DedupState | None) -> DedupReport | None:
@@ -156,7 +155,7 @@ def _dedup_report(found: DedupState | None) -> DedupReport | None:
         filter_maybe=found.filters.maybe,
         filter_false=found.filters.false,
         reads=found.reads,
-        lookup_seconds=found.lookup_us / US_PER_SECOND,
+        lookup_seconds=found.lookup_us / SECOND_US,
         stream_time=_time(found.stream_us),
     )
 

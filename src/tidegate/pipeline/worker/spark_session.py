@@ -116,7 +116,7 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.default.parallelism": str(settings.shuffle_partitions),
         "spark.databricks.delta.snapshotPartitions": "2",
-        # A stream commits small files for ever; some batches compact them, or reads would slow down.
+        # A stream commits small files without end; some batches compact them, or reads would slow down.
         "spark.databricks.delta.autoCompact.enabled": "true",
         "spark.databricks.delta.autoCompact.minNumFiles": str(COMPACT_FILES_MIN),
         # With it, a table is checked for compaction after every batch once the JVM was restarted, however few
@@ -183,7 +183,7 @@ def _launch(conf: Any, settings: SessionSettings, keep_open_fds: tuple[int, ...]
 
 @contextlib.contextmanager
 def _kill_jvm_on_error() -> Iterator[None]:
-    """Kill the JVM of a start that was interrupted: half started, it would wait for this process for ever."""
+    """Kill the JVM of a start that was interrupted: half started, it would wait without end."""
     import psutil
     from pyspark.errors import PySparkRuntimeError
 

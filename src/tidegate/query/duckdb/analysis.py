@@ -247,7 +247,7 @@ def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
                 hint = "Read tables: FROM <namespace>.<table>, or FROM lake.<name>."
                 raise SqlUnsupported(reason=f"The table function {name}() is not available here.", hint=hint)
         elif kind == "SHOW_REF" and node.get("query") is None:
-            raise SqlUnsupported(reason="SHOW is not supported here.", hint="SHOW TABLES stands alone.")
+            raise SqlUnsupported(reason="SHOW is not supported here.", hint="Use SHOW TABLES alone.")
         elif kind == "BASE_TABLE":
             schema, table = _table_of(node)
             if schema:

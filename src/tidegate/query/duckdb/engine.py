@@ -27,14 +27,8 @@ from tidegate.query.duckdb.session import LakeDatabase, QueryLimits, Watch
 from tidegate.query.duckdb.views import SessionViews
 from tidegate.query.scans.lake import prune, scan_sql
 from tidegate.query.scans.pushdown import find_comparisons
-from tidegate.query.scans.source import (
-    BYTES_PER_MB,
-    ReadableTables,
-    ScanBudget,
-    ScanPlan,
-    ScanRequest,
-    SourceTable,
-)
+from tidegate.query.scans.source import BYTES_PER_MB, ScanBudget, ScanPlan, ScanRequest, SourceTable
+from tidegate.query.scans.visible_tables import VisibleTables
 from tidegate.storage.lake.tables import Lake, TableView
 from tidegate.tables.validation import near_names
 
@@ -52,7 +46,7 @@ class _SelectRequest:
 
     sql: str
     params: list[Any]
-    source: ReadableTables | None
+    source: VisibleTables | None
     last: int | None
     check: Check | None
     pruning: bool = True
@@ -104,7 +98,7 @@ class LakeQuery:
         params: Sequence[Any] = (),
         *,
         pruning: bool = True,
-        source: ReadableTables | None = None,
+        source: VisibleTables | None = None,
         last: int | None = None,
         check: Check | None = None,
         rows_max: int | None = None,
@@ -136,7 +130,7 @@ class LakeQuery:
         sql: str,
         params: Sequence[Any] = (),
         *,
-        source: ReadableTables | None = None,
+        source: VisibleTables | None = None,
         last: int | None = None,
         check: Check | None = None,
     ) -> QueryAnswer:
@@ -173,7 +167,7 @@ class LakeQuery:
 
     @contextmanager
     def _translated(self, scans: list[_FileScan], watch: Watch) -> Iterator[None]:
-        """Translate errors of DuckDB and Arrow into errors of ours; their cause is a TextRefused."""
+        """Translate errors of DuckDB and Arrow into Tidegate errors; their cause is a TextRefused."""
         import duckdb
 
         try:
@@ -227,7 +221,7 @@ class LakeQuery:
         return _ReadPlan(statement, scans, tables, views)
 
     def _find(
-        self, statement: AnalyzedSelect, source: ReadableTables | None
+        self, statement: AnalyzedSelect, source: VisibleTables | None
     ) -> dict[tuple[str, str], SourceTable]:
         """Look up every table that is not in the lake; TableNotFound names the nearest ones."""
         found: dict[tuple[str, str], SourceTable] = {}
@@ -242,7 +236,7 @@ class LakeQuery:
             raise self._unknown(unknown[0], source)
         return found
 
-    def _unknown(self, full_name: str, source: ReadableTables | None) -> TableNotFound:
+    def _unknown(self, full_name: str, source: VisibleTables | None) -> TableNotFound:
         own = [] if source is None else source.known()
         known = [f"{LAKE}.{name}" for name in self._lake.names()] + own
         return TableNotFound(table=shorten(full_name), known=near_names(full_name, known))

@@ -170,7 +170,7 @@ def _test(bound: ColumnBound, column: LakeColumn, kinds: dict[str, str]) -> str 
         return None
     parts = []
     for constant in bound.constants:
-        # The clock goes on until the statement runs, so of comparisons with it only lower bounds are safe.
+        # The clock advances until the statement runs, so of comparisons with it only lower bounds are safe.
         if constant.rises and bound.operator not in {">", ">="}:
             return None
         sides = []

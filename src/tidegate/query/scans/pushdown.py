@@ -20,7 +20,7 @@ from typing import Any
 
 from tidegate.model.schemas import DECIMAL_PRECISION_MAX, ColumnType
 from tidegate.model.tables import Value
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.times import TIME_US_MAX, TIME_US_MIN
 from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, INT_MAX, INT_MIN
 from tidegate.query.quoting import quote_text
 from tidegate.query.scans.source import Comparison, SourceTable
@@ -340,7 +340,7 @@ def _evaluate(
 
 def _is_usable(bound: ColumnBound, constant: Constant, kind: ColumnType, types: dict[str, str]) -> bool:
     """Return whether DuckDB compares the column, as it is, with the constant turned into its type."""
-    # The clock goes on until the statement runs, so of comparisons with it only lower bounds are safe.
+    # The clock advances until the statement runs, so of comparisons with it only lower bounds are safe.
     if constant.rises and bound.operator not in {">", ">="}:
         return False
     found = types[constant.sql]
@@ -426,12 +426,12 @@ def _decimal(value: Decimal, kind: ColumnType) -> Decimal | None:
 def _day(text: str) -> int | None:
     from datetime import date
 
-    from tidegate.model.values import EPOCH_ORDINAL
+    from tidegate.model.epoch import day_of
 
     if _DAY.fullmatch(text) is None:
         return None
     try:
-        return date.fromisoformat(text).toordinal() - EPOCH_ORDINAL
+        return day_of(date.fromisoformat(text))
     except ValueError:
         return None
 

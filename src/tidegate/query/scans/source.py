@@ -1,6 +1,6 @@
 """The interface between a statement and the tables that it reads: scan requests and scan plans.
 
-`ReadableTables` is what one statement of one caller may read. Its tables plan how to read what is requested
+`VisibleTables` finds what one statement of one caller may read. Its tables plan how to read what is requested
 (`access`) and read it (`scan`). A table may return more rows than are requested, never fewer: DuckDB applies
 the whole WHERE afterwards.
 """
@@ -105,20 +105,6 @@ class SourceTable(Protocol):
     def scan(self, plan: ScanPlan, budget: ScanBudget) -> ScanResult:
         """Read the columns of a plan, in all rows that were requested, and maybe more."""
         ...
-
-
-class ReadableTables(Protocol):
-    """What one statement of one caller may read; all engine tables are of one snapshot."""
-
-    def find(self, namespace: str, name: str) -> SourceTable | None:
-        """Return a table by its name in small letters; None where there is none."""
-        ...
-
-    def known(self) -> list[str]:
-        """Return the full names of all tables."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def chosen_columns(columns: Iterable[str], names: frozenset[str] | None) -> tuple[str, ...]:

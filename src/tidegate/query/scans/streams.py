@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidegate.model.tables import Table, Value
-from tidegate.model.timeranges import TIME_US_MAX, format_time
+from tidegate.model.times import TIME_US_MAX, format_time
 from tidegate.query.scans.source import ScanBudget, ScanPlan, ScanRequest, ScanResult, chosen_columns
 from tidegate.query.scans.tables import NOTHING, KeyBounds, cut, gather, key_bounds
 from tidegate.streams.store import StreamStore

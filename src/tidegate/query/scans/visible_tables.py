@@ -7,72 +7,55 @@ definitions are read from it too, so that rows, columns and indexes belong toget
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from tidegate.model.tables import Table, TableKind
+from tidegate.model.tables import TableKind
 from tidegate.query.scans.source import SourceTable
 from tidegate.query.scans.streams import StreamTable
 from tidegate.query.scans.system import NAMESPACE, SystemTable
 from tidegate.query.scans.tables import EngineTable
-from tidegate.storage.engine import Engine, Snapshot
-from tidegate.streams.store import StreamStore
-from tidegate.tables.definitions import TableDirectory, decode_table
+from tidegate.query.step import Caller
+from tidegate.query.table_access import TableAccess
+from tidegate.storage.engine import Snapshot
+from tidegate.tables.definitions import decode_table
 from tidegate.tables.keys import definition_key
-from tidegate.tables.store import TableStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class ReadContext(Protocol):
-    """The tenant whose tables are read, and the user whose rows of a table are."""
-
-    @property
-    def tenant(self) -> str: ...
-
-    def owner_of(self, table: Table) -> str:
-        """Return the user whose rows of a table are meant; '' for a SHARED table."""
-        ...
 
 
 class VisibleTables:
     """The tables of one tenant as one caller sees them, for one statement on one thread."""
 
     def __init__(
-        self,
-        tables: TableDirectory,
-        store: TableStore,
-        streams: StreamStore,
-        engine: Engine,
-        caller: ReadContext,
-        system: Mapping[str, Callable[[], pa.Table]],
+        self, tables: TableAccess, caller: Caller, system: Mapping[str, Callable[[], pa.Table]]
     ) -> None:
         self._tables = tables
-        self._store = store
-        self._streams = streams
-        self._engine = engine
         self._caller = caller
         self._system = system
         self._snapshot: Snapshot | None = None
 
     def find(self, namespace: str, name: str) -> SourceTable | None:
+        """Return a table by its name in small letters; None where there is none."""
         if namespace == NAMESPACE:
             rows = self._system.get(name)
             return None if rows is None else SystemTable(name, rows)
         snapshot = self._frozen()
-        table = self._tables.find(self._caller.tenant, namespace, name)
+        table = self._tables.directory.find(self._caller.tenant, namespace, name)
         if table is None:
             return None
         if table.kind == TableKind.STREAM:
-            return StreamTable(table, self._caller.owner_of(table), self._streams)
+            return StreamTable(table, self._caller.owner_of(table), self._tables.streams)
         key = definition_key(table.id)
         stored = snapshot.get(key)
         if stored is None:
             return None
-        return EngineTable(decode_table(key, stored), self._caller.owner_of(table), self._store, snapshot)
+        owner = self._caller.owner_of(table)
+        return EngineTable(decode_table(key, stored), owner, self._tables.store, snapshot)
 
     def known(self) -> list[str]:
-        own = [table.full_name for table in self._tables.of(self._caller.tenant)]
+        """Return the full names of all tables."""
+        own = [table.full_name for table in self._tables.directory.of(self._caller.tenant)]
         return own + [f"{NAMESPACE}.{name}" for name in sorted(self._system)]
 
     def close(self) -> None:
@@ -82,5 +65,5 @@ class VisibleTables:
 
     def _frozen(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = self._engine.snapshot()
+            self._snapshot = self._tables.engine.snapshot()
         return self._snapshot

@@ -19,7 +19,6 @@ from tidegate.errors import (
     SqlUnsupported,
     TableExists,
     TableNotFound,
-    TidegateError,
     ValueInvalid,
 )
 from tidegate.model.access import Operation
@@ -36,7 +35,7 @@ from tidegate.model.tables import (
 )
 from tidegate.model.values import coerce, to_json
 from tidegate.query.statements.row_builder import DefaultSources, checked_call, place_of
-from tidegate.query.step import Caller, StatementResult, Step, definition_step
+from tidegate.query.step import Caller, Errors, StatementResult, Step, definition_step
 from tidegate.sql.statements import (
     AlterAddColumn,
     AlterSet,
@@ -95,8 +94,9 @@ class DdlPlanner:
         caller.check(Operation.TABLE_CREATE)
         return self._change(
             lambda staging: self._tables.stage_create_namespace(staging, caller.tenant, statement.name),
-            (Operation.TABLE_CREATE, f"namespace/{statement.name}"),
-            NamespaceExists if statement.if_not_exists else None,
+            Operation.TABLE_CREATE,
+            f"namespace/{statement.name}",
+            allowed=NamespaceExists if statement.if_not_exists else (),
         )
 
     def drop_namespace(self, statement: DropNamespace, caller: Caller) -> Step:
@@ -104,8 +104,9 @@ class DdlPlanner:
         caller.check(Operation.TABLE_DROP)
         return self._change(
             lambda staging: self._tables.stage_drop_namespace(staging, caller.tenant, statement.name),
-            (Operation.TABLE_DROP, f"namespace/{statement.name}"),
-            NamespaceNotFound if statement.if_exists else None,
+            Operation.TABLE_DROP,
+            f"namespace/{statement.name}",
+            allowed=NamespaceNotFound if statement.if_exists else (),
         )
 
     def create_table(self, statement: CreateTable, caller: Caller) -> Step:
@@ -123,21 +124,18 @@ class DdlPlanner:
             durability=durability,
         )
 
-        def work() -> StatementResult:
-            now_us = self._sources.clock.now_us()
-            try:
-                table = self._commit(
-                    lambda staging: self._tables.stage_create(staging, caller.tenant, new, now_us)
-                )
-            except TableExists:
-                if not statement.if_not_exists:
-                    raise
-                return StatementResult()
+        def change(staging: Staging) -> Table:
+            return self._tables.stage_create(staging, caller.tenant, new, self._sources.clock.now_us())
+
+        def open_stream(table: Table) -> StatementResult:
             if table.kind == TableKind.STREAM:
                 self._streams.open_table(table)
             return StatementResult()
 
-        return _ddl(work, Operation.TABLE_CREATE, f"table/{statement.table.full_name}")
+        allowed = TableExists if statement.if_not_exists else ()
+        return self._change(
+            change, Operation.TABLE_CREATE, _subject(statement.table), open_stream, allowed=allowed
+        )
 
     def add_column(self, statement: AlterAddColumn, caller: Caller) -> Step:
         """Plan ALTER TABLE … ADD COLUMN."""
@@ -149,8 +147,8 @@ class DdlPlanner:
             staging.when_durable(lambda: self._watchers.altered(altered))
             return altered
 
-        allowed = ColumnExists if statement.if_not_exists else None
-        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"), allowed)
+        allowed = ColumnExists if statement.if_not_exists else ()
+        return self._change(change, Operation.TABLE_CHANGE, _subject(statement.table), allowed=allowed)
 
     def set_options(self, statement: AlterSet, caller: Caller) -> Step:
         """Plan ALTER TABLE … SET (…)."""
@@ -163,7 +161,7 @@ class DdlPlanner:
             now_us, seconds = self._sources.clock.now_us(), ttl_seconds or table.ttl_seconds or 0
             return self._tables.stage_set_ttl(staging, table, seconds, chosen, now_us)
 
-        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"))
+        return self._change(change, Operation.TABLE_CHANGE, _subject(statement.table))
 
     def drop_table(self, statement: DropTable, caller: Caller) -> Step:
         """Plan DROP TABLE."""
@@ -175,18 +173,16 @@ class DdlPlanner:
             staging.when_durable(lambda: self._watchers.dropped(table))
             return table, warnings
 
-        def work() -> StatementResult:
-            try:
-                table, warnings = self._commit(change)
-            except (TableNotFound, NamespaceNotFound):
-                if not statement.if_exists:
-                    raise
-                return StatementResult()
+        def drop_stream(dropped: tuple[Table, Sequence[str]]) -> StatementResult:
+            table, warnings = dropped
             if table.kind == TableKind.STREAM:
                 self._streams.drop(table)
             return StatementResult(warnings=warnings)
 
-        return _ddl(work, Operation.TABLE_DROP, f"table/{statement.table.full_name}")
+        allowed = (TableNotFound, NamespaceNotFound) if statement.if_exists else ()
+        return self._change(
+            change, Operation.TABLE_DROP, _subject(statement.table), drop_stream, allowed=allowed
+        )
 
     def create_index(self, statement: CreateIndex, caller: Caller) -> Step:
         """Plan CREATE INDEX; it is used once every row is in it."""
@@ -196,17 +192,12 @@ class DdlPlanner:
             table = self._get(statement.table, caller)
             return self._tables.stage_add_index(staging, table, statement.name, statement.columns)
 
-        def work() -> StatementResult:
-            try:
-                table = self._commit(change)
-            except IndexExists:
-                if not statement.if_not_exists:
-                    raise
-                return StatementResult()
+        def fill(table: Table) -> StatementResult:
             self.fill_indexes(table)
             return StatementResult()
 
-        return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
+        allowed = IndexExists if statement.if_not_exists else ()
+        return self._change(change, Operation.TABLE_CHANGE, _subject(statement.table), fill, allowed=allowed)
 
     def fill_indexes(self, table: Table) -> None:
         """Add older rows to indexes that are not ready; blocking, and may be called again.
@@ -245,7 +236,7 @@ class DdlPlanner:
                 return
             self._tables.stage_drop_index(staging, table, statement.name)
 
-        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"))
+        return self._change(change, Operation.TABLE_CHANGE, _subject(statement.table))
 
     def _get(self, name: TableName, caller: Caller) -> Table:
         if name.namespace in ("lake", "system"):
@@ -257,11 +248,14 @@ class DdlPlanner:
 
     def _change(
         self,
-        change: Callable[[Staging], object],
-        audit: tuple[Operation, str],
-        allowed: type[TidegateError] | None = None,
+        change: Callable[[Staging], T],
+        operation: Operation,
+        subject: str,
+        then: Callable[[T], StatementResult] | None = None,
+        *,
+        allowed: Errors = (),
     ) -> Step:
-        return definition_step(self._committer, change, audit, allowed)
+        return definition_step(self._committer, change, (operation, subject), then, allowed=allowed)
 
     def _commit(self, change: Callable[[Staging], T]) -> T:
         return self._committer.submit(change).result()
@@ -306,8 +300,8 @@ class DdlPlanner:
         return TableColumn(column.name, column.type_text, column.required, default, missing)
 
 
-def _ddl(work: Callable[[], StatementResult], operation: Operation, subject: str) -> Step:
-    return Step("ddl", work=work, audit=(operation, subject))
+def _subject(table: TableName) -> str:
+    return f"table/{table.full_name}"
 
 
 def _stream_options(options: Mapping[str, Option], kind: TableKind) -> tuple[int | None, Durability]:

@@ -12,7 +12,7 @@ import msgspec
 from tidegate.errors import SqlInvalid
 from tidegate.model.durations import Duration, parse_duration
 from tidegate.model.names import shorten
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 from tidegate.sql.parser.topics import AFTER_LEAST, NUMBER_MAX, number_text
 from tidegate.sql.statements import DurationValue, Literal, Number, Param, StartAt, Text
 from tidegate.topics.log.reader import Start

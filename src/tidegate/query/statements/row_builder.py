@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidegate.errors import ColumnNotFound, SqlInvalid, ValueInvalid
 from tidegate.model.clock import Clock
+from tidegate.model.epoch import DAY_US
 from tidegate.model.ids import SnowflakeSource, UuidSource
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import DefaultKind, Row, Table, TableColumn, Value
@@ -22,7 +23,6 @@ from tidegate.sql.statements import Cell, FunctionCall, Literal, Param, Simple, 
 
 # Rows of one statement: they are held in memory, and written in one batch.
 STATEMENT_ROWS_MAX = 1_000_000
-_DAY_US = 86_400 * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DefaultSources:
         """Return the values of a call in so many rows."""
         if kind == DefaultKind.NOW:
             now_us = self.clock.now_us() if self.now_us is None else self.now_us
-            return [now_us // _DAY_US if column_type == ColumnType.DATE else now_us] * count
+            return [now_us // DAY_US if column_type == ColumnType.DATE else now_us] * count
         if kind == DefaultKind.SNOWFLAKE_ID:
             return [self.ids.take()] if count == 1 else self.ids.take_many(count).tolist()
         return [self.uuids.take() for _ in range(count)]

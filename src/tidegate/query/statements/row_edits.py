@@ -160,10 +160,10 @@ class Edits:
         return None if select is None else lambda row: _matches(select, row)
 
     def _compiled(self, outputs: Sequence[str]) -> LiveSelect | None:
-        from tidegate.sql.expressions.compile import RowShape, compile_select
+        from tidegate.sql.expressions.compile import RowColumns, compile_select
 
         try:
-            return compile_select(self._select(outputs), RowShape(self.table.shown_columns), self.params)
+            return compile_select(self._select(outputs), RowColumns(self.table.shown_columns), self.params)
         except (SqlUnsupported, SqlInvalid):
             return None
 

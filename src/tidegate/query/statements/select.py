@@ -22,11 +22,8 @@ from tidegate.query.scans.visible_tables import VisibleTables
 from tidegate.query.statements.row_builder import DefaultSources, check_column, simple_value
 from tidegate.query.statements.row_edits import Edits
 from tidegate.query.step import Caller, StatementResult, Step, check_params, result_of_answer, result_of_rows
+from tidegate.query.table_access import TableAccess
 from tidegate.sql.statements import Delete, Explain, Literal, Param, Point, Select, Simple, Update
-from tidegate.storage.engine import Engine
-from tidegate.streams.store import StreamStore
-from tidegate.tables.definitions import TableDirectory
-from tidegate.tables.store import TableStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,18 +41,12 @@ class SelectPlanner:
 
     def __init__(
         self,
-        tables: TableDirectory,
-        store: TableStore,
-        streams: StreamStore,
-        engine: Engine,
+        tables: TableAccess,
         lake_of: Callable[[str], LakeQuery],
         system_rows: SystemRows,
         sources: DefaultSources,
     ) -> None:
         self._tables = tables
-        self._store = store
-        self._streams = streams
-        self._engine = engine
         self._lake_of = lake_of
         self._system_rows = system_rows
         self._sources = sources
@@ -86,7 +77,7 @@ class SelectPlanner:
                 last = last_count(inner.last, params)
         elif isinstance(inner, (Update, Delete)):
             caller.check(Operation.SQL_WRITE)
-            written = self._tables.get(caller.tenant, inner.table.namespace, inner.table.name)
+            written = self._tables.directory.get(caller.tenant, inner.table.namespace, inner.table.name)
             assigned = dict(inner.assignments) if isinstance(inner, Update) else None
             edits = Edits(written, assigned, inner.where, params, self._sources)
             sql, params = edits.find_sql(), edits.params
@@ -138,15 +129,13 @@ class SelectPlanner:
             raise SqlInvalid(reason=reason, hint="Times are in the years 1 to 9999.") from problem
 
     def _source(self, caller: Caller) -> VisibleTables:
-        return VisibleTables(
-            self._tables, self._store, self._streams, self._engine, caller, self._system_rows(caller)
-        )
+        return VisibleTables(self._tables, caller, self._system_rows(caller))
 
     def _short(
         self, point: Point, last: int | None, params: Sequence[Any], caller: Caller
     ) -> Callable[[], StatementResult] | None:
         """Return the work of a point read or of the last rows of a stream; None where DuckDB has to do it."""
-        table = self._tables.find(caller.tenant, point.table.namespace, point.table.name)
+        table = self._tables.directory.find(caller.tenant, point.table.namespace, point.table.name)
         if table is None:
             return None
         columns = table.shown_columns
@@ -165,7 +154,7 @@ class SelectPlanner:
                 return None
 
             def read_last() -> StatementResult:
-                rows = self._streams.read(table, user, last=last)
+                rows = self._tables.streams.read(table, user, last=last)
                 return result_of_rows(shown, projected(rows.rows), rows.warnings)
 
             return read_last
@@ -174,13 +163,14 @@ class SelectPlanner:
             return None
 
         def read_one() -> StatementResult:
-            row = self._store.get(self._engine, table, user, key)
+            row = self._tables.store.get(self._tables.engine, table, user, key)
             return result_of_rows(shown, projected([] if row is None else [row]))
 
         return read_one
 
     def _check_streams(self, statement: Select, caller: Caller) -> None:
-        found = [self._tables.find(caller.tenant, name.namespace, name.name) for name in statement.tables]
+        find = self._tables.directory.find
+        found = [find(caller.tenant, name.namespace, name.name) for name in statement.tables]
         streams = [table for table in found if table is not None and table.kind == TableKind.STREAM]
         if len(streams) == 1:
             return
@@ -205,7 +195,7 @@ class SelectPlanner:
                 if namespace == "system":
                     caller.check(_SYSTEM_OPERATIONS.get(name, Operation.TABLE_LIST))
                     continue
-                table = self._tables.find(caller.tenant, namespace, name)
+                table = self._tables.directory.find(caller.tenant, namespace, name)
                 if table is None:
                     caller.check(Operation.SQL_QUERY)
                 else:

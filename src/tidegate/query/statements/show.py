@@ -8,7 +8,7 @@ from tidegate.errors import NamespaceNotFound, TableNotFound
 from tidegate.model.access import Operation
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import DefaultKind, Row, Table, TableColumn
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.query.scans.system import SYSTEM_SCHEMAS
 from tidegate.query.scans.system_topics import source_name, stored_size
 from tidegate.query.statements.parameters import BoundParameters

@@ -12,7 +12,6 @@ from tidegate.errors import (
     RouteCycle,
     SqlUnsupported,
     TableNotFound,
-    TidegateError,
     TopicExists,
     TopicNotFound,
 )
@@ -23,7 +22,7 @@ from tidegate.model.names import TOPIC_NAME_CHARS_MAX, check_topic_name
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Table
 from tidegate.query.statements.parameters import BoundParameters
-from tidegate.query.step import Caller, StatementResult, Step, definition_step, result_of_rows
+from tidegate.query.step import Caller, Errors, StatementResult, Step, definition_step, result_of_rows
 from tidegate.query.topic_access import TopicAccess
 from tidegate.sql.statements import (
     AddSource,
@@ -62,24 +61,19 @@ class TopicDdlPlanner:
         retention = _changed(Retention(), statement.retention)
         name, partitions = check_topic_name(statement.topic.name), statement.partitions
 
-        def change(staging: Staging) -> Topic:
-            now_us = self._topics.clock.now_us()
-            return self._topics.directory.stage_create(
-                staging, caller.tenant, name, partitions, now_us, retention
-            )
-
-        def work() -> StatementResult:
+        def change(staging: Staging) -> StatementResult:
+            now_us, directory = self._topics.clock.now_us(), self._topics.directory
             try:
-                self._commit(change)
+                directory.stage_create(staging, caller.tenant, name, partitions, now_us, retention)
             except TopicExists as problem:
                 if not statement.if_not_exists:
                     raise
-                there = self._topics.directory.get(caller.tenant, name)
+                there = directory.get(caller.tenant, name)
                 same = there.partitions == partitions and there.retention == retention
                 return StatementResult(warnings=() if same else [f"{problem.message} It stays as it is."])
             return StatementResult()
 
-        return _ddl(work, Operation.TOPIC_CREATE, statement.topic)
+        return self._change(change, Operation.TOPIC_CREATE, statement.topic, lambda result: result)
 
     def add_source(self, statement: AddSource, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan ALTER TOPIC … ADD SOURCE."""
@@ -93,7 +87,7 @@ class TopicDdlPlanner:
             topic = self._get(statement.topic, caller)
             table = self._source(statement.table, caller)
             columns = checked_columns
-            if table is not checked:  # it was changed, or made again, since
+            if table is not checked:  # it was changed, or created again, since
                 columns = check_route(table, where, statement.partition_by, statement.payload)
             now_us = self._topics.clock.now_us()
             for op in _ops(statement.operations):
@@ -109,16 +103,15 @@ class TopicDdlPlanner:
                 )
                 self._topics.routes.stage_add(staging, topic, table, route)
 
-        def work() -> StatementResult:
-            self._commit(change)
+        def warn(_done: None) -> StatementResult:
             count, name = self._rows_of(checked), checked.full_name
             if not count:
                 return StatementResult()
             again = f"UPSERT INTO {name} SELECT * FROM {name}"  # noqa: S608 - for people to read
-            said = f"The {count} rows that '{name}' has already are not sent. With ON UPDATE and payload "
-            return StatementResult(warnings=[f"{said}'full' or 'key', {again} sends them as updates."])
+            reason = f"The {count} rows that '{name}' has already are not sent. With ON UPDATE and payload "
+            return StatementResult(warnings=[f"{reason}'full' or 'key', {again} sends them as updates."])
 
-        return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
+        return self._change(change, Operation.TOPIC_CHANGE, statement.topic, warn)
 
     def _source(self, name: TableName, caller: Caller) -> Table:
         """Return the table that feeds a topic, or raise why there is none."""
@@ -170,15 +163,15 @@ class TopicDdlPlanner:
             staging.close_group()  # the next change has to see this one
             return before, after
 
-        def work() -> StatementResult:
-            before, after = self._commit(change)
+        def warn(changed: tuple[Topic, Topic]) -> StatementResult:
+            before, after = changed
             if after.partitions == before.partitions:
                 return StatementResult(
                     warnings=[f"Topic '{after.name}' has {after.partitions} partitions already."]
                 )
             return StatementResult(warnings=[order_notice(after.name, before.partitions, after.partitions)])
 
-        return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
+        return self._change(change, Operation.TOPIC_CHANGE, statement.topic, warn)
 
     def drop(self, statement: DropTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan DROP TOPIC."""
@@ -187,20 +180,18 @@ class TopicDdlPlanner:
             lambda staging: self._topics.stage_delete(staging, caller.tenant, statement.topic.name),
             Operation.TOPIC_DELETE,
             statement.topic,
-            TopicNotFound if statement.if_exists else None,
+            allowed=TopicNotFound if statement.if_exists else (),
         )
 
     def clear(self, statement: ClearTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan CLEAR TOPIC."""
         caller.check(Operation.TOPIC_CLEAR)
-
-        def work() -> StatementResult:
-            cleared = self._commit(
-                lambda staging: self._topics.stage_clear(staging, self._get(statement.topic, caller))
-            )
-            return result_of_rows([("cleared", _BIGINT)], [(cleared,)])
-
-        return _ddl(work, Operation.TOPIC_CLEAR, statement.topic)
+        return self._change(
+            lambda staging: self._topics.stage_clear(staging, self._get(statement.topic, caller)),
+            Operation.TOPIC_CLEAR,
+            statement.topic,
+            lambda cleared: result_of_rows([("cleared", _BIGINT)], [(cleared,)]),
+        )
 
     def reset(self, statement: ResetGroup, bound: BoundParameters, caller: Caller) -> Step:
         """Plan RESET CONSUMER GROUP."""
@@ -218,11 +209,10 @@ class TopicDdlPlanner:
                 )
             return self._topics.groups.stage_reset(staging, topic, group, start, partition)
 
-        def work() -> StatementResult:
-            positions = self._commit(change)
+        def show(positions: dict[int, int]) -> StatementResult:
             return result_of_rows([("partition", _INT), ("position", _BIGINT)], sorted(positions.items()))
 
-        return _ddl(work, Operation.TOPIC_RESET, statement.topic)
+        return self._change(change, Operation.TOPIC_RESET, statement.topic, show)
 
     def drop_group(self, statement: DropGroup, bound: BoundParameters, caller: Caller) -> Step:
         """Plan DROP CONSUMER GROUP."""
@@ -232,8 +222,8 @@ class TopicDdlPlanner:
         def change(staging: Staging) -> None:
             self._topics.groups.stage_delete(staging, self._get(statement.topic, caller), group)
 
-        allowed = GroupNotFound if statement.if_exists else None
-        return self._change(change, Operation.TOPIC_RESET, statement.topic, allowed)
+        allowed = GroupNotFound if statement.if_exists else ()
+        return self._change(change, Operation.TOPIC_RESET, statement.topic, allowed=allowed)
 
     def stage_drop_routes(self, staging: Staging, table: Table) -> list[str]:
         """Drop the routes of a dropped table, and return a warning for each topic that it fed."""
@@ -256,25 +246,16 @@ class TopicDdlPlanner:
 
     def _change(
         self,
-        change: Callable[[Staging], object],
+        change: Callable[[Staging], T],
         operation: Operation,
         topic: TopicName,
-        allowed: type[TidegateError] | None = None,
+        then: Callable[[T], StatementResult] | None = None,
+        *,
+        allowed: Errors = (),
     ) -> Step:
-        audit = (operation, _subject(topic))
-        return definition_step(self._topics.committer, change, audit, allowed, is_short=True)
-
-    def _commit(self, change: Callable[[Staging], T]) -> T:
-        return self._topics.committer.submit(change).result()
-
-
-def _ddl(work: Callable[[], StatementResult], operation: Operation, topic: TopicName) -> Step:
-    return Step("ddl", work=work, is_short=True, audit=(operation, _subject(topic)))
-
-
-def _subject(topic: TopicName) -> str:
-    """Return a topic's name for the audit trail; one that is too long for any topic is shortened."""
-    return f"topic/{topic.name[:SUBJECT_CHARS_MAX]}"
+        # A name that is too long for any topic is shortened for the audit trail.
+        audit = (operation, f"topic/{topic.name[:SUBJECT_CHARS_MAX]}")
+        return definition_step(self._topics.committer, change, audit, then, allowed=allowed, is_short=True)
 
 
 def _changed(retention: Retention, named: Mapping[str, int | None]) -> Retention:

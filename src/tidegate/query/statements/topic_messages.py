@@ -139,12 +139,12 @@ class TopicMessagePlanner:
             delay_ms = bound.ms(statement.delay, "DELAY", least=0, most=DELAY_MS_MAX)
         reason = bound.optional_text(statement.reason, "REASON")
         if reason is not None and len(reason) > REASON_CHARS_MAX:
-            said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
-            raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
-        given_back = types.NackRequest(group, named, leases, delay_ms, reason, dead=statement.dead)
+            too_long = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
+            raise SqlInvalid(reason=too_long, hint="Say it shorter; the log of the consumer has room.")
+        request = types.NackRequest(group, named, leases, delay_ms, reason, dead=statement.dead)
 
         def work() -> StatementResult:
-            done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
+            done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, request))
             _check_lost(done.lost, {"nacked": done.nacked, "dead": done.dead})
             return result_of_rows(_NACKED, [(done.nacked, done.dead)])
 
@@ -198,7 +198,7 @@ class TopicMessagePlanner:
 
 def lost_leases(lost: Sequence[str], done: Mapping[str, Any]) -> LeaseLost:
     """Return the error that names leases which are no longer held, and what was done with the others."""
-    hint = "They ran out, were acknowledged or given back before, are another member's, or are no leases. "
+    hint = "They expired, were acknowledged or nacked before, are another member's, or are no leases. "
     return LeaseLost(**done, leases=list(lost), hint=f"{hint}The others are done.")
 
 

@@ -120,7 +120,7 @@ class Agent:
             while (message := await prefetcher.next()) is not None:
                 await self._run_function(prefetcher, function, message)
         except BaseException:
-            # The program ends, or there is a bug here: the other workers do not go on without this one.
+            # The program ends, or there is a bug here: the other workers do not continue without this one.
             prefetcher.stop()
             raise
 

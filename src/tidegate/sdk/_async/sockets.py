@@ -1,7 +1,4 @@
-"""The WebSocket of a live query, for asyncio.
-
-The module of the same name in `sdk/blocking` offers the same for threads; both are written by hand.
-"""
+"""The WebSocket of a live query."""
 
 from __future__ import annotations
 

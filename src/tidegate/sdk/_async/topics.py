@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlencode
 
@@ -21,7 +22,6 @@ from tidegate.sdk.requests import (
     Request,
     create,
     delete,
-    encoded,
     get,
     lease_list,
     message_list,
@@ -205,9 +205,7 @@ class TopicClient:
         all this by itself.
         """
         optional = {"partition": partition, "group": group, "member": member, "leaseMs": lease_ms}
-        body = {"from": start, "limit": limit, "waitMs": wait_ms, **_without_none(optional)}
-        request = post(self._path("consume"), body, repeatable=True, wait_seconds=wait_ms / 1000)
-        page: MessagePageDict = await self._transport.call(request)
+        page: MessagePageDict = await self._transport.call(self._consume(start, limit, wait_ms, optional))
         return page
 
     async def consume_arrow(
@@ -223,15 +221,7 @@ class TopicClient:
     ) -> ArrowPage:
         """Return messages as an Arrow table, otherwise like `consume`."""
         optional = {"partition": partition, "group": group, "member": member, "leaseMs": lease_ms}
-        body = {"from": start, "limit": limit, "waitMs": wait_ms, **_without_none(optional)}
-        request = Request(
-            "POST",
-            f"{API}{self._path('consume')}",
-            encoded(body),
-            accept=ARROW_STREAM,
-            repeatable=True,
-            wait_seconds=wait_ms / 1000,
-        )
+        request = replace(self._consume(start, limit, wait_ms, optional), accept=ARROW_STREAM)
         reply = await self._transport.send(request)
         return page_of(reply.content)
 
@@ -352,6 +342,10 @@ class TopicClient:
             retry=retry or Retry(),
         )
         return Agent(self._transport, AgentOptions(self._path("").rstrip("/"), consumer, workers, answers))
+
+    def _consume(self, start: Start, limit: int, wait_ms: int, optional: dict[str, Any]) -> Request:
+        body = {"from": start, "limit": limit, "waitMs": wait_ms, **_without_none(optional)}
+        return post(self._path("consume"), body, repeatable=True, wait_seconds=wait_ms / 1000)
 
     def _path(self, verb: str) -> str:
         return f"/topics/{quoted(self.name)}/{verb}"

@@ -123,7 +123,7 @@ class Agent:
             while (message := prefetcher.next()) is not None:
                 self._run_function(prefetcher, function, message)
         except BaseException:
-            # The program ends, or there is a bug here: the other workers do not go on without this one.
+            # The program ends, or there is a bug here: the other workers do not continue without this one.
             prefetcher.stop()
             raise
 

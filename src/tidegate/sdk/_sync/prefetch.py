@@ -285,7 +285,7 @@ class Prefetcher:
             return problem
         except TidegateError as problem:
             logger.warning(
-                "request failed: messages come again when their leases end verb=%s count=%d error=%r",
+                "request failed: messages are redelivered when their leases expire verb=%s count=%d error=%r",
                 *(verb, count, str(problem)),
             )
             return problem
@@ -296,7 +296,7 @@ class Prefetcher:
         leases = [str(lease) for lease in problem.values.get("leases", ())]
         # Where an answer was lost, the first attempt may have done it, and the second finds nothing to do.
         if verb == "ack" and not retry_state.may_have_arrived:
-            logger.warning("messages done after their leases ended: they come again count=%d", len(leases))
+            logger.warning("messages done after their leases expired: redelivered count=%d", len(leases))
         return leases
 
     def _release(self, leases: list[str]) -> None:

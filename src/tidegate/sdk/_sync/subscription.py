@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Self
 
 from tidegate.errors import TidegateError
+from tidegate.sdk._sync.sockets import Socket, open_socket
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.blocking.concurrency import StopEvent
-from tidegate.sdk.blocking.sockets import Socket, open_socket
 from tidegate.sdk.live import LIVE_PATH, RowChange, SocketLost, SubscriptionProtocol, server_failure
 from tidegate.sdk.requests import Request, with_hint
 from tidegate.sdk.retries import FailedAttempt, FailureKind, RetryState

@@ -50,7 +50,7 @@ class WakeSignal:
     """Wakes at least one waiter; set while nobody waits, it wakes the next who does.
 
     Threads and signal handlers may set it as well. That is why it is a queue: a handler that sets an Event
-    waits for ever when it interrupted a thread that holds the lock of the same Event.
+    waits endlessly when it interrupted a thread that holds the lock of the same Event.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ from tidegate.errors import (
 )
 from tidegate.model.access import Principal
 from tidegate.model.clock import Clock
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.settings import AuthSettings
 
 # Beyond this many tokens in use, the least recently used ones are looked up again at their next use.
@@ -263,7 +263,7 @@ class GuessLimit:
     def guess(self, address: str) -> Iterator[None]:
         """Count a wrong token or link inside; beyond the limit of a minute raise TooManyGuesses instead.
 
-        A token that was valid once, and ended, is no guess: a service that goes on with it gets the real
+        A token that was valid once, and ended, is no guess: a service that continues with it gets the real
         error.
         """
         try:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from tidegate.catalog.audit import AuditEvent
 from tidegate.catalog.jobs import Job
 from tidegate.errors import RequestInvalid
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.operations import (
     AuditEventResponse,
     AuditPage,
@@ -19,7 +19,7 @@ from tidegate.model.wire.operations import (
     JobStep,
     JobSummary,
 )
-from tidegate.server.http.request import HttpRequest, format_optional_time, list_page
+from tidegate.server.http.request import HttpRequest, format_optional_time
 from tidegate.server.http.responses import json_answer
 
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
@@ -29,11 +29,10 @@ FILTER_CHARS_MAX = 200
 
 async def list_events(request: HttpRequest) -> Response:
     """The audit trail of the tenant, newest first, in pages."""
-    page = list_page(request)
     read = partial(
         request.runtime.catalog.audit.list,
         request.tenant,
-        page,
+        request.page(),
         user=_filter(request, "user"),
         action=_filter(request, "action"),
     )
@@ -43,11 +42,10 @@ async def list_events(request: HttpRequest) -> Response:
 
 async def list_jobs(request: HttpRequest) -> Response:
     """The jobs of the tenant, newest first, in pages."""
-    page = list_page(request)
     read = partial(
         request.runtime.catalog.jobs.list,
         request.tenant,
-        page,
+        request.page(),
         kind=_filter(request, "kind"),
         state=request.choice("state", JOB_STATES),
     )

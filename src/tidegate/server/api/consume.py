@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tidegate.errors import InvariantBroken, RequestInvalid
 from tidegate.model.names import shorten
-from tidegate.model.timeranges import format_time, parse_time
+from tidegate.model.times import format_time, parse_time
 from tidegate.model.wire.topics import MessagePage, MessageResponse
 from tidegate.query.step import ConsumeRequest
 from tidegate.server.api.long_poll import FetchedMessages, fetch_messages
@@ -62,7 +62,7 @@ def parse_start(position: str | FromBody | dict[int, int]) -> Start:
     raise InvariantBroken(reason="a position without a field passed the check")
 
 
-# Metadata of an Arrow answer: the offsets to go on from, and what a group missed.
+# Metadata of an Arrow answer: the offsets to continue from, and what a group missed.
 NEXT_OFFSETS = "tidegate.nextOffsets"
 MISSED = "tidegate.missed"
 # Answers of up to this many messages are encoded on the event loop: a thread would cost more.
@@ -87,13 +87,12 @@ _encode = msgspec.json.Encoder().encode
 
 async def consume(request: HttpRequest) -> Response:
     """Messages from a position on, without any state, or the next ones of a consumer group, leased."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     body = await request.json(_consume)
     if body.group is not None and request.raw_header(b"idempotency-key") is not None:
         raise RequestInvalid(
             reason="A consume of a group takes no Idempotency-Key.",
-            hint="What was leased to an answer that is lost comes again after its lease.",
+            hint="What was leased to an answer that is lost is redelivered when its lease expires.",
         )
     ask = ConsumeRequest(
         topic=topic,
@@ -116,10 +115,10 @@ async def consume(request: HttpRequest) -> Response:
 
 
 def _arrow(_topic: Topic, found: FetchedMessages) -> bytes:
-    notes = {NEXT_OFFSETS: _encode(found.next_offsets).decode()}
+    notes = {NEXT_OFFSETS: _encode(found.next_offsets)}
     if found.missed:
-        notes[MISSED] = _encode(found.missed).decode()
-    return arrow_answer(found.batches, found.schema, notes)
+        notes[MISSED] = _encode(found.missed)
+    return arrow_answer(found.table(), notes)
 
 
 def _json(topic: Topic, found: FetchedMessages) -> bytes:

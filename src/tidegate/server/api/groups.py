@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from tidegate.errors import RequestInvalid
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.groups import (
     AckResponse,
     ExtendResponse,
@@ -81,10 +81,6 @@ _extend = msgspec.json.Decoder(ExtendBody)
 _reset = msgspec.json.Decoder(ResetBody)
 
 
-def _topic(request: HttpRequest) -> Topic:
-    return request.runtime.topics.directory.get(request.tenant, request.params["topic"])
-
-
 def _record_member(request: HttpRequest, topic: Topic, group: str, member: str | None) -> str:
     """Record that a member is active; return its name."""
     name = member if member is not None else request.principal.full_name
@@ -100,7 +96,7 @@ def _check_leases(request: HttpRequest, leases: list[str]) -> None:
 
 async def ack(request: HttpRequest) -> Response:
     """Acknowledge messages: they are not delivered to the group again."""
-    topic, body = _topic(request), await request.json(_ack)
+    topic, body = request.topic(), await request.json(_ack)
     if isinstance(body.acks, UnsetType) == isinstance(body.leases, UnsetType):
         reason = "An ack has either acks or leases."
         raise RequestInvalid(reason=reason, hint='{"acks": [{"partition": 0, "uptoOffset": 41}]}')
@@ -118,14 +114,12 @@ async def ack(request: HttpRequest) -> Response:
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_ack(staging, topic, ack_request)
     )
-    answer = AckResponse(done.acked, done.position)
-    _check_lost(done.lost, answer)
-    return json_answer(answer)
+    return _answer(AckResponse(done.acked, done.position), done.lost)
 
 
 async def nack(request: HttpRequest) -> Response:
     """Return messages, to be delivered again at once or after a delay, or to become dead letters."""
-    topic, body = _topic(request), await request.json(_nack)
+    topic, body = request.topic(), await request.json(_nack)
     if not 0 <= body.delay_ms <= DELAY_MS_MAX:
         hint = "What should come much later belongs into a table."
         raise RequestInvalid(reason=f"delayMs is 0 to {DELAY_MS_MAX} (a week).", hint=hint)
@@ -134,7 +128,7 @@ async def nack(request: HttpRequest) -> Response:
         problem = f"A reason has up to {REASON_CHARS_MAX} characters."
         raise RequestInvalid(reason=problem, hint="Say it shorter; the log of the consumer has room.")
     if body.release and (body.dead or body.delay_ms):
-        problem = "What is released was not worked on: it comes again at once, and is no dead letter."
+        problem = "What is released was not worked on: it is redelivered at once, and is no dead letter."
         raise RequestInvalid(reason=problem, hint="Leave delayMs and dead away.")
     _check_leases(request, body.leases)
     _record_member(request, topic, body.group, body.member)
@@ -145,14 +139,12 @@ async def nack(request: HttpRequest) -> Response:
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_nack(staging, topic, nack_request)
     )
-    answer = NackResponse(done.nacked, done.dead)
-    _check_lost(done.lost, answer)
-    return json_answer(answer)
+    return _answer(NackResponse(done.nacked, done.dead), done.lost)
 
 
 async def extend(request: HttpRequest) -> Response:
     """Extend leases, counted from now."""
-    topic, body = _topic(request), await request.json(_extend)
+    topic, body = request.topic(), await request.json(_extend)
     check_lease_ms(body.lease_ms, request.runtime.settings.topics.lease_ms_max)
     _check_leases(request, body.leases)
     _record_member(request, topic, body.group, body.member)
@@ -161,20 +153,19 @@ async def extend(request: HttpRequest) -> Response:
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_extend(staging, topic, extend_request)
     )
-    answer = ExtendResponse(done.extended, format_time(done.expires_us))
-    _check_lost(done.lost, answer)
-    return json_answer(answer)
+    return _answer(ExtendResponse(done.extended, format_time(done.expires_us)), done.lost)
 
 
-def _check_lost(lost: list[str], answer: WireStruct) -> None:
-    """Raise LeaseLost, once the other leases are done, when some were no longer held."""
+def _answer(answer: WireStruct, lost: list[str]) -> Response:
+    """Return the answer; raise LeaseLost, once the other leases are done, when some were no longer held."""
     if lost:
         raise lost_leases(lost, msgspec.to_builtins(answer, str_keys=True))
+    return json_answer(answer)
 
 
 async def reset(request: HttpRequest) -> Response:
     """Move a group to another position; its leases end."""
-    topic, body, runtime = _topic(request), await request.json(_reset), request.runtime
+    topic, body, runtime = request.topic(), await request.json(_reset), request.runtime
     start = parse_start(body.to)
 
     def stage(staging: Staging) -> dict[int, int]:
@@ -188,14 +179,14 @@ async def reset(request: HttpRequest) -> Response:
 
 async def list_groups(request: HttpRequest) -> Response:
     """The consumer groups of a topic: lag, counters, members and their leases."""
-    topic, runtime = _topic(request), request.runtime
+    topic, runtime = request.topic(), request.runtime
     shapes = await runtime.threads.read(runtime.topics.groups.describe, topic)
     return json_answer(GroupList([group_response(shape) for shape in shapes]))
 
 
 async def delete_group(request: HttpRequest) -> Response:
     """Delete a group and its position; its next consume starts again."""
-    topic, runtime, group = _topic(request), request.runtime, request.params["group"]
+    topic, runtime, group = request.topic(), request.runtime, request.params["group"]
     async with runtime.audited(request.actor(), "topic.reset", f"topic/{topic.name}", {"deleted": group}):
         await runtime.committer.commit(
             lambda staging: runtime.topics.groups.stage_delete(staging, topic, group)

@@ -58,47 +58,42 @@ class FetchedMessages:
         """The number of messages."""
         return sum(batch.num_rows for batch in self.batches)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the batches."""
-        return LEASED_SCHEMA if self.is_leased else MESSAGE_SCHEMA
-
     def table(self) -> pa.Table:
         """Return all messages as one table."""
-        return pa.Table.from_batches(self.batches, self.schema)
+        return pa.Table.from_batches(self.batches, LEASED_SCHEMA if self.is_leased else MESSAGE_SCHEMA)
 
 
-async def fetch_messages(request: HttpRequest, ask: ConsumeRequest) -> FetchedMessages:
+async def fetch_messages(request: HttpRequest, consume: ConsumeRequest) -> FetchedMessages:
     """Return messages, waiting for the first up to `wait_ms`, and count them in the metrics."""
-    limit = check_consume(request.runtime, ask)
-    deadline = request.runtime.clock.monotonic_seconds() + ask.wait_ms / 1000
-    if ask.group is None:
-        found = await _without_group(request, ask, limit, deadline)
+    limit = check_consume(request.runtime, consume)
+    deadline = request.runtime.clock.monotonic_seconds() + consume.wait_ms / 1000
+    if consume.group is None:
+        found = await _without_group(request, consume, limit, deadline)
     else:
-        found = await _GroupFetch(request, ask, ask.group, limit).fetch(deadline)
+        found = await _GroupFetch(request, consume, consume.group, limit).fetch(deadline)
     request.check_alive()
     size_bytes = sum(batch.nbytes for batch in found.batches)
     request.runtime.metrics.count_consumed(request.tenant, found.count, size_bytes)
     return found
 
 
-def check_consume(runtime: Runtime, ask: ConsumeRequest) -> int:
+def check_consume(runtime: Runtime, consume: ConsumeRequest) -> int:
     """Raise RequestInvalid for a request beyond a limit; return the maximum number of messages."""
     limits, topics = runtime.settings.server, runtime.settings.topics
-    limit = min(CONSUME_LIMIT, limits.messages_max) if ask.limit is None else ask.limit
+    limit = min(CONSUME_LIMIT, limits.messages_max) if consume.limit is None else consume.limit
     if not 1 <= limit <= limits.messages_max:
         reason = f"limit is 1 to {limits.messages_max}, not {limit}."
-        raise RequestInvalid(reason=reason, hint="Read in pages: go on from nextOffsets.")
-    if not 0 <= ask.wait_ms <= limits.wait_ms_max:
-        reason = f"waitMs is 0 to {limits.wait_ms_max}, not {ask.wait_ms}."
+        raise RequestInvalid(reason=reason, hint="Read in pages: continue from nextOffsets.")
+    if not 0 <= consume.wait_ms <= limits.wait_ms_max:
+        reason = f"waitMs is 0 to {limits.wait_ms_max}, not {consume.wait_ms}."
         raise RequestInvalid(reason=reason, hint="Ask again after an empty answer.")
-    if ask.group is None and (ask.member is not None or ask.lease_ms is not None):
+    if consume.group is None and (consume.member is not None or consume.lease_ms is not None):
         raise RequestInvalid(
             reason="Without a group nothing is leased and nobody is a member.", hint="Name a group."
         )
-    check_lease_ms(ask.lease_ms, topics.lease_ms_max)
-    if ask.partition is not None:
-        ask.topic.check_partition(ask.partition)
+    check_lease_ms(consume.lease_ms, topics.lease_ms_max)
+    if consume.partition is not None:
+        consume.topic.check_partition(consume.partition)
     return limit
 
 
@@ -106,36 +101,36 @@ def check_lease_ms(lease_ms: int | None, most: int) -> None:
     """Raise RequestInvalid for a lease that is not positive or longer than the setting allows."""
     if lease_ms is not None and not 1 <= lease_ms <= most:
         reason = f"leaseMs is 1 to {most}, not {lease_ms}."
-        raise RequestInvalid(reason=reason, hint="A lease can be extended while the work goes on.")
+        raise RequestInvalid(reason=reason, hint="A lease can be extended during the work.")
 
 
 async def _without_group(
-    request: HttpRequest, ask: ConsumeRequest, limit: int, deadline: float
+    request: HttpRequest, consume: ConsumeRequest, limit: int, deadline: float
 ) -> FetchedMessages:
     """Read from a position; if it names no offset, a trim meanwhile starts the read again."""
     for _ in range(TRIM_TRIES_MAX):
         try:
-            return await _from_start(request, ask, limit, deadline)
+            return await _from_start(request, consume, limit, deadline)
         except OffsetOutOfRange:
-            if ask.start.kind not in ("earliest", "latest", "timestamp"):
+            if consume.start.kind not in ("earliest", "latest", "timestamp"):
                 raise
             await asyncio.sleep(TRIM_SECONDS)
-    return await _from_start(request, ask, limit, deadline)
+    return await _from_start(request, consume, limit, deadline)
 
 
 async def _from_start(
-    request: HttpRequest, ask: ConsumeRequest, limit: int, deadline: float
+    request: HttpRequest, consume: ConsumeRequest, limit: int, deadline: float
 ) -> FetchedMessages:
-    runtime, topic = request.runtime, ask.topic
+    runtime, topic = request.runtime, consume.topic
     begin = await runtime.threads.read(
-        reader.start_offsets, runtime.topics.log, topic, ask.start, ask.partition
+        reader.start_offsets, runtime.topics.log, topic, consume.start, consume.partition
     )
     with _watch_disconnect(request) as watch:
         while True:
             waiter = runtime.topics.waiters.arm(topic)
             try:
                 topic = _current(runtime, topic)
-                if ask.partition is None:
+                if consume.partition is None:
                     # Partitions that were added meanwhile are read from their beginning.
                     begin.update(dict.fromkeys(range(len(begin), topic.partitions), 0))
                 if any(runtime.topics.log.counters(topic, number).end > at for number, at in begin.items()):
@@ -162,15 +157,17 @@ def _current(runtime: Runtime, topic: Topic) -> Topic:
 class _GroupFetch:
     """One fetch of a member of a group."""
 
-    def __init__(self, request: HttpRequest, ask: ConsumeRequest, group: str, limit: int) -> None:
+    def __init__(self, request: HttpRequest, consume: ConsumeRequest, group: str, limit: int) -> None:
         self._request = request
         self._runtime = request.runtime
-        self._topic = ask.topic
+        self._topic = consume.topic
         self._group = group
-        self._member = ask.member if ask.member is not None else request.principal.full_name
-        self._partition = ask.partition
-        self._key = WaitKey(ask.topic.id, group, ask.partition)
-        self._fetch = FetchRequest(group, self._member, ask.start, ask.partition, limit, ask.lease_ms)
+        self._member = consume.member if consume.member is not None else request.principal.full_name
+        self._partition = consume.partition
+        self._key = WaitKey(consume.topic.id, group, consume.partition)
+        self._fetch = FetchRequest(
+            group, self._member, consume.start, consume.partition, limit, consume.lease_ms
+        )
 
     async def fetch(self, deadline: float) -> FetchedMessages:
         """Lease messages and return them; those that do not fit into one answer are released at once."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from starlette.responses import Response
 from tidegate import __version__
 from tidegate.errors import TidegateError
 from tidegate.model.access import DEFAULT_TENANT
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 from tidegate.server.api import status
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.runtime.runtime import Runtime
@@ -71,21 +72,27 @@ class RuntimeCollector(Collector):
             return []
 
 
-def _gauge(name: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, BY_NAME[name].help, value=value)
+def _labelled(name: str, samples: dict[tuple[str, ...], float]) -> Metric:
+    family = BY_NAME[name]
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    made: Any = kind(name, family.help, labels=[label.name for label in family.labels])
+    for labels, value in samples.items():
+        made.add_metric(labels, value)
+    metric: Metric = made
+    return metric
 
 
-def _counter(name: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(name, BY_NAME[name].help, value=value)
+def _single(name: str, value: float) -> Metric:
+    return _labelled(name, {(): value})
 
 
 def _load(runtime: Runtime) -> Iterator[Metric]:
-    yield _gauge("tidegate_http_requests_in_flight", runtime.admission.running)
-    yield _gauge("tidegate_http_polls_waiting", runtime.admission.waiting)
+    yield _single("tidegate_http_requests_in_flight", runtime.admission.running)
+    yield _single("tidegate_http_polls_waiting", runtime.admission.waiting)
 
 
 def _catalog(runtime: Runtime) -> Iterator[Metric]:
-    yield _gauge("tidegate_tokens_cached", len(runtime.tokens))
+    yield _single("tidegate_tokens_cached", len(runtime.tokens))
 
 
 def _engine(runtime: Runtime) -> Iterator[Metric]:
@@ -96,7 +103,7 @@ def _engine(runtime: Runtime) -> Iterator[Metric]:
                 size_bytes += file.stat(follow_symlinks=False).st_size
             except FileNotFoundError:
                 continue  # deleted by a compaction meanwhile
-    yield _gauge("tidegate_engine_disk_bytes", size_bytes)
+    yield _single("tidegate_engine_disk_bytes", size_bytes)
 
 
 def _topics(runtime: Runtime) -> Iterator[Metric]:
@@ -108,13 +115,13 @@ def _topics(runtime: Runtime) -> Iterator[Metric]:
             messages += held.end - held.start
             stored_bytes += held.stored_bytes
     count, appended_bytes = runtime.topics.append_totals.totals(runtime.topics.directory)
-    yield _counter("tidegate_messages_appended_total", count)
-    yield _counter("tidegate_messages_appended_bytes_total", appended_bytes)
+    yield _single("tidegate_messages_appended_total", count)
+    yield _single("tidegate_messages_appended_bytes_total", appended_bytes)
     yield from _groups(runtime)
     yield _labelled("tidegate_topic_duplicates_total", _duplicates(runtime))
-    yield _gauge("tidegate_topics", topics)
-    yield _gauge("tidegate_topic_messages", messages)
-    yield _gauge("tidegate_topic_stored_bytes", stored_bytes)
+    yield _single("tidegate_topics", topics)
+    yield _single("tidegate_topic_messages", messages)
+    yield _single("tidegate_topic_stored_bytes", stored_bytes)
 
 
 def _duplicates(runtime: Runtime) -> dict[tuple[str, ...], float]:
@@ -138,58 +145,55 @@ def _groups(runtime: Runtime) -> Iterator[Metric]:
             lag = groups.lag(topic, group)
             lags[tenant] = lags.get(tenant, 0) + lag
             most[tenant] = max(most.get(tenant, 0), lag)
-    yield _gauge("tidegate_groups", count)
-    yield _counter("tidegate_route_faults_total", runtime.topics.router.fault_count)
+    yield _single("tidegate_groups", count)
+    yield _single("tidegate_route_faults_total", runtime.topics.router.fault_count)
     yield _labelled("tidegate_group_lag_messages", lags)
     yield _labelled("tidegate_group_lag_messages_max", most)
     counters = groups.counters
-    yield _counter("tidegate_topic_group_delivered_total", counters.delivered)
-    yield _counter("tidegate_topic_group_redelivered_total", counters.redelivered)
-    yield _counter("tidegate_topic_group_acked_total", counters.acked)
-    yield _counter("tidegate_topic_group_nacked_total", counters.nacked)
-    yield _counter("tidegate_topic_group_missed_total", counters.missed)
-    yield _counter("tidegate_leases_expired_total", counters.expired)
-    yield _counter("tidegate_dead_letters_total", counters.dead)
+    yield _single("tidegate_topic_group_delivered_total", counters.delivered)
+    yield _single("tidegate_topic_group_redelivered_total", counters.redelivered)
+    yield _single("tidegate_topic_group_acked_total", counters.acked)
+    yield _single("tidegate_topic_group_nacked_total", counters.nacked)
+    yield _single("tidegate_topic_group_missed_total", counters.missed)
+    yield _single("tidegate_leases_expired_total", counters.expired)
+    yield _single("tidegate_dead_letters_total", counters.dead)
 
 
 def _disk(runtime: Runtime) -> Iterator[Metric]:
-    usage = os.statvfs(runtime.home.path)
-    yield _gauge("tidegate_disk_free_bytes", usage.f_bavail * usage.f_frsize)
-    yield _gauge("tidegate_disk_size_bytes", usage.f_blocks * usage.f_frsize)
+    usage = shutil.disk_usage(runtime.home.path)
+    yield _single("tidegate_disk_free_bytes", usage.free)
+    yield _single("tidegate_disk_size_bytes", usage.total)
 
 
 def _program(runtime: Runtime) -> Iterator[Metric]:
     program = psutil.Process()
     with program.oneshot():
         cpu = program.cpu_times()
-        yield _gauge("tidegate_process_memory_bytes", program.memory_info().rss)
-        yield _counter("tidegate_process_cpu_seconds_total", cpu.user + cpu.system)
-        yield _gauge("tidegate_process_open_files", program.num_fds())
-        yield _gauge("tidegate_process_open_files_max", program.rlimit(psutil.RLIMIT_NOFILE)[0])
-        yield _gauge("tidegate_process_threads", program.num_threads())
-    yield _gauge("tidegate_uptime_seconds", runtime.clock.monotonic_seconds() - runtime.started_seconds)
-    build = BY_NAME["tidegate_build_info"]
-    versions = GaugeMetricFamily(build.name, build.help, labels=["version", "python"])
-    versions.add_metric([__version__, platform.python_version()], 1)
-    yield versions
+        yield _single("tidegate_process_memory_bytes", program.memory_info().rss)
+        yield _single("tidegate_process_cpu_seconds_total", cpu.user + cpu.system)
+        yield _single("tidegate_process_open_files", program.num_fds())
+        yield _single("tidegate_process_open_files_max", program.rlimit(psutil.RLIMIT_NOFILE)[0])
+        yield _single("tidegate_process_threads", program.num_threads())
+    yield _single("tidegate_uptime_seconds", runtime.clock.monotonic_seconds() - runtime.started_seconds)
+    yield _labelled("tidegate_build_info", {(__version__, platform.python_version()): 1})
 
 
 def _worker(runtime: Runtime) -> Iterator[Metric]:
     received = runtime.worker
     if received is None:
-        yield _gauge("tidegate_worker_up", 0)
+        yield _single("tidegate_worker_up", 0)
         if status.pipelines_of(runtime, DEFAULT_TENANT):  # stopped pipelines are known without a worker
             yield from _pipelines(runtime)
         return
     report, age_seconds = received.report, runtime.clock.monotonic_seconds() - received.at_seconds
     is_silent = age_seconds > status.WORKER_SILENT_SECONDS
-    yield _gauge("tidegate_worker_up", 0 if is_silent or report.state == "stopped" else 1)
-    yield _gauge("tidegate_worker_report_age_seconds", age_seconds)
-    yield _gauge("tidegate_worker_memory_bytes", report.memory_bytes)
+    yield _single("tidegate_worker_up", 0 if is_silent or report.state == "stopped" else 1)
+    yield _single("tidegate_worker_report_age_seconds", age_seconds)
+    yield _single("tidegate_worker_memory_bytes", report.memory_bytes)
     if report.state_disk_used_bytes is not None:
-        yield _gauge("tidegate_worker_state_disk_used_bytes", report.state_disk_used_bytes)
+        yield _single("tidegate_worker_state_disk_used_bytes", report.state_disk_used_bytes)
     if report.state_disk_size_bytes is not None:
-        yield _gauge("tidegate_worker_state_disk_size_bytes", report.state_disk_size_bytes)
+        yield _single("tidegate_worker_state_disk_size_bytes", report.state_disk_size_bytes)
     yield from _pipelines(runtime)
     yield from _dedup(runtime)
 
@@ -270,16 +274,6 @@ def _dedup(runtime: Runtime) -> Iterator[Metric]:
     yield _labelled("tidegate_pipeline_dedup_stream_lag_seconds", lags)
 
 
-def _labelled(name: str, samples: dict[tuple[str, ...], float]) -> Metric:
-    family = BY_NAME[name]
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    made: Any = kind(name, family.help, labels=[label.name for label in family.labels])
-    for labels, value in samples.items():
-        made.add_metric(labels, value)
-    metric: Metric = made
-    return metric
-
-
 def _lake(runtime: Runtime) -> Iterator[Metric]:
     tables = files = size_bytes = unreadable = 0
     lake = runtime.lakes.lake(DEFAULT_TENANT)
@@ -292,16 +286,16 @@ def _lake(runtime: Runtime) -> Iterator[Metric]:
             continue
         files += view.file_count
         size_bytes += view.size_bytes
-    yield _gauge("tidegate_lake_tables", tables)
-    yield _gauge("tidegate_lake_files", files)
-    yield _gauge("tidegate_lake_bytes", size_bytes)
-    yield _gauge("tidegate_lake_tables_unreadable", unreadable)
+    yield _single("tidegate_lake_tables", tables)
+    yield _single("tidegate_lake_files", files)
+    yield _single("tidegate_lake_bytes", size_bytes)
+    yield _single("tidegate_lake_tables_unreadable", unreadable)
 
 
 def _logs(_runtime: Runtime) -> Iterator[Metric]:
     counts = line_counts()
     yield _labelled("tidegate_log_lines_total", {("warning",): counts.warnings, ("error",): counts.errors})
-    yield _counter("tidegate_log_lines_lost_total", counts.lost)
+    yield _single("tidegate_log_lines_lost_total", counts.lost)
 
 
 _PARTS: dict[str, Callable[[Runtime], Iterator[Metric]]] = {

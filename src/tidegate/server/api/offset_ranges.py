@@ -42,8 +42,7 @@ _read = msgspec.json.Decoder(ReadBody)
 
 async def plan(request: HttpRequest) -> Response:
     """Plan the next offset range; done here, so that every reader plans alike."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     body = await request.json(_plan)
     topic.check_id(body.topic_id)
     if body.messages_max is not None and body.messages_max < 1:
@@ -56,8 +55,7 @@ async def plan(request: HttpRequest) -> Response:
 
 async def read(request: HttpRequest) -> Response:
     """The messages of an offset range, as one Arrow stream."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     body = await request.json(_read)
     topic.check_id(body.topic_id)
     if body.to < body.from_:

@@ -41,8 +41,7 @@ _encoder = msgspec.json.Encoder()
 
 async def publish(request: HttpRequest) -> Response:
     """Publish messages; answers with the place of each, once all of them are on the disk."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     messages, sender = await _read_messages(request)
     large = len(messages) > LARGE_MESSAGES
     plan = runtime.topics.publisher.plan
@@ -89,7 +88,7 @@ async def _read_messages(request: HttpRequest) -> tuple[Messages, Sender | None]
     in_query = _sender_of_query(request) if request.scope["query_string"] else None
     if kind == JSON:
         if in_query is not None:
-            reason = "With a JSON body, producerId and sequence stand in the body."
+            reason = "With a JSON body, producerId and sequence belong in the body."
             raise RequestInvalid(reason=reason, hint="In the query they belong to an Arrow body.")
         return await request.run_by_size(_from_json, await request.body(), limits)
     if kind == ARROW_STREAM:

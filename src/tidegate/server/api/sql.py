@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
-import pyarrow as pa
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -27,7 +26,7 @@ from tidegate.query.statements.row_builder import STATEMENT_ROWS_MAX
 from tidegate.query.statements.topics import consumed_result
 from tidegate.query.step import Caller, ConsumeRequest, StatementKind, StatementResult, Step
 from tidegate.server.api.long_poll import fetch_messages
-from tidegate.server.http.arrow import plain_table
+from tidegate.server.http.arrow import arrow_answer, plain_table
 from tidegate.server.http.request import HttpRequest, decode_json
 from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
 from tidegate.server.runtime.runtime import Runtime
@@ -80,7 +79,7 @@ async def run_sql(request: HttpRequest) -> Response:
         raise ContentTypeUnsupported(content_type=kind[:80] or "(none)", supported=supported)
     if request.scope["query_string"]:
         raise RequestInvalid(
-            reason="With a JSON body the statement stands in the body.",
+            reason="With a JSON body the statement belongs in the body.",
             hint="In the query, ?sql=… belongs to an Arrow body.",
         )
     body = await request.run_by_size(decode_json, await request.body(), _sql)
@@ -185,7 +184,7 @@ class _StatementRun:
             raise
 
     async def execute(self, step: Step, *, alone: bool) -> bytes | Response:
-        """Run a step; return its part of the answer, or the whole answer where it stands alone."""
+        """Run a step; return its part of the answer, or the whole answer where it is the only one."""
         try:
             part = await self._execute(step, alone=alone)
         except TidegateError as problem:
@@ -229,12 +228,12 @@ class _StatementRun:
             self._count(step.table, outcome.row_count)
         return content if kind == JSON else ready_answer(content, kind, held=self._runtime.held_responses)
 
-    async def _consume(self, ask: ConsumeRequest, *, alone: bool) -> bytes | Response:
+    async def _consume(self, consume: ConsumeRequest, *, alone: bool) -> bytes | Response:
         if self._request.idempotency_key() is not None:
             raise RequestInvalid(reason="CONSUME takes no Idempotency-Key.", hint=KEY_HINT)
-        found = await fetch_messages(self._request, ask)
+        found = await fetch_messages(self._request, consume)
         write = _arrow if alone and self._request.wants_arrow() else _json
-        work = partial(consumed_result, found.table(), found.missed, ask.topic.name)
+        work = partial(consumed_result, found.table(), found.missed, consume.topic.name)
         content, _, kind = await self._runtime.threads.read(write, work)
         return content if kind == JSON else ready_answer(content, kind, held=self._runtime.held_responses)
 
@@ -291,14 +290,8 @@ def _arrow(work: Callable[[], StatementResult]) -> tuple[bytes, StatementResult,
     outcome = work()
     if outcome.arrow is None:
         return _part(outcome), outcome, JSON
-    table = outcome.arrow()
-    if outcome.warnings:
-        noted = {**(table.schema.metadata or {}), b"tidegate.warnings": _encode(list(outcome.warnings))}
-        table = table.replace_schema_metadata(noted)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue()), outcome, ARROW_STREAM
+    notes = {"tidegate.warnings": _encode(list(outcome.warnings))} if outcome.warnings else {}
+    return arrow_answer(outcome.arrow(), notes), outcome, ARROW_STREAM
 
 
 def _part(outcome: StatementResult) -> bytes:

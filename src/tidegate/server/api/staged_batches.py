@@ -59,7 +59,7 @@ async def store_part(request: HttpRequest) -> Response:
     if unknown:
         reason = f"A part has no parameter '{shorten(unknown[0])}'."
         raise RequestInvalid(reason=reason, hint=f"It takes {', '.join(QUERY)}.")
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    topic = request.topic()
     if "topicId" in query:
         topic.check_id(_number("topicId", query["topicId"]))
     name = BatchName(query.get("writer", ""), _number("batch", query.get("batch", "")))
@@ -75,8 +75,7 @@ async def store_part(request: HttpRequest) -> Response:
 
 async def commit_batch(request: HttpRequest) -> Response:
     """Append the messages of parts to the topic in one write; a batch is committed once."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     body = await request.json(_commit)
     topic.check_id(body.topic_id)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
@@ -92,8 +91,7 @@ async def commit_batch(request: HttpRequest) -> Response:
 
 async def abort_batch(request: HttpRequest) -> Response:
     """Delete parts; those of a committed batch are gone already."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     body = await request.json(_abort)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
     change = await runtime.threads.read(_parts(runtime).plan_abort, topic, name, part_ids)

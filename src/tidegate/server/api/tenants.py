@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from tidegate.catalog.accounts import Tenant
 from tidegate.catalog.audit import Actor
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.accounts import TenantPage, TenantResponse
 from tidegate.server.http.idempotency import CatalogChange, change_once
-from tidegate.server.http.request import HttpRequest, list_page
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import json_answer
 
 
@@ -30,13 +30,13 @@ def instance_actor(request: HttpRequest) -> Actor:
 
     The tenant in which they act at the moment has no part in it and need not read about it.
     """
-    mine = request.principal
-    return Actor(mine.own_tenant, mine.user, request.id)
+    principal = request.principal
+    return Actor(principal.own_tenant, principal.user, request.id)
 
 
 async def list_tenants(request: HttpRequest) -> Response:
     """Every tenant, by name, in pages."""
-    page, accounts = list_page(request), request.runtime.catalog.accounts
+    page, accounts = request.page(), request.runtime.catalog.accounts
     found = await request.runtime.threads.catalog(accounts.list_tenants, page)
     return json_answer(TenantPage([_tenant(tenant) for tenant in found.rows], found.next))
 

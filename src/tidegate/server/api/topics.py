@@ -13,7 +13,7 @@ from tidegate.errors import RequestInvalid
 from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
 from tidegate.model.changes import Op
 from tidegate.model.names import check_topic_name
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.struct import DeleteResponse
 from tidegate.model.wire.topics import (
     ClearResponse,
@@ -25,7 +25,7 @@ from tidegate.model.wire.topics import (
     TopicSchema,
     TopicSource,
 )
-from tidegate.server.http.request import HttpRequest, list_page
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import JSON, json_answer
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.storage.engine import Engine
@@ -111,7 +111,7 @@ def _sources(runtime: Runtime, topic: Topic) -> list[TopicSource]:
 
 async def list_topics(request: HttpRequest) -> Response:
     """The topics of the tenant, by name, in pages."""
-    page, runtime = list_page(request), request.runtime
+    page, runtime = request.page(), request.runtime
     shown, following = page_of(runtime.topics.directory.of(request.tenant), page)
     return json_answer(TopicPage([topic_response(runtime, topic) for topic in shown], following))
 
@@ -181,17 +181,13 @@ def _check_new_topic(runtime: Runtime, body: NewTopic) -> None:
 
 async def show_topic(request: HttpRequest) -> Response:
     """One topic."""
-    return json_answer(
-        topic_response(
-            request.runtime, request.runtime.topics.directory.get(request.tenant, request.params["topic"])
-        )
-    )
+    return json_answer(topic_response(request.runtime, request.topic()))
 
 
 async def change_topic(request: HttpRequest) -> Response:
     """Change the number of partitions, the retention, or the time for dedup keys."""
     body, runtime = await request.json(_topic_change), request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    topic = request.topic()
     changed = [name for name in body.__struct_fields__ if not isinstance(getattr(body, name), UnsetType)]
     if not changed:
         hint = "Give partitions, a retention or dedupSeconds."
@@ -224,8 +220,7 @@ def _retention(topic: Topic, body: TopicChange) -> Retention | None:
 
 async def clear_topic(request: HttpRequest) -> Response:
     """Delete all messages of a topic; its offsets continue."""
-    runtime = request.runtime
-    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    runtime, topic = request.runtime, request.topic()
     async with runtime.audited(request.actor(), "topic.clear", f"topic/{topic.name}"):
         cleared = await runtime.committer.commit(lambda staging: runtime.topics.stage_clear(staging, topic))
     return json_answer(ClearResponse(cleared))

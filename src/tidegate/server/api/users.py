@@ -14,7 +14,7 @@ from tidegate.catalog.idempotency import IdempotencyKey
 from tidegate.catalog.tokens import LABEL_CHARS_MAX, LIFETIME_SECONDS_MAX, IssuedToken, Token
 from tidegate.errors import RequestInvalid
 from tidegate.model.access import Role, parse_role
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.accounts import (
     MeResponse,
     NewTokenResponse,
@@ -26,7 +26,7 @@ from tidegate.model.wire.accounts import (
 )
 from tidegate.model.wire.struct import DeleteResponse
 from tidegate.server.http.idempotency import CatalogChange, change_once
-from tidegate.server.http.request import HttpRequest, format_optional_time, list_page
+from tidegate.server.http.request import HttpRequest, format_optional_time
 from tidegate.server.http.responses import json_answer
 
 # There are four roles, in two forms each; a longer list has repetitions.
@@ -68,21 +68,21 @@ _new_token = msgspec.json.Decoder(NewToken)
 
 async def me(request: HttpRequest) -> Response:
     """The user of the token, the tenant where they act, and when the token expires."""
-    mine = request.principal
+    principal = request.principal
     return json_answer(
         MeResponse(
-            tenant=mine.tenant,
-            user=mine.user,
-            roles=role_names(mine.roles),
-            expires_at=format_optional_time(mine.expires_us),
-            instance_admin=mine.is_instance_admin,
+            tenant=principal.tenant,
+            user=principal.user,
+            roles=role_names(principal.roles),
+            expires_at=format_optional_time(principal.expires_us),
+            instance_admin=principal.is_instance_admin,
         )
     )
 
 
 async def list_users(request: HttpRequest) -> Response:
     """The users of the tenant, by name, in pages."""
-    page, accounts = list_page(request), request.runtime.catalog.accounts
+    page, accounts = request.page(), request.runtime.catalog.accounts
     found = await request.runtime.threads.catalog(accounts.list_users, request.tenant, page)
     return json_answer(UserPage([_user(user) for user in found.rows], found.next))
 
@@ -134,7 +134,7 @@ async def delete_user(request: HttpRequest) -> Response:
 
 async def list_tokens(request: HttpRequest) -> Response:
     """The tokens of a user, ended ones too; without their texts."""
-    page, tokens = list_page(request), request.runtime.catalog.tokens
+    page, tokens = request.page(), request.runtime.catalog.tokens
     found = await request.runtime.threads.catalog(tokens.list, request.tenant, request.params["user"], page)
     return json_answer(TokenPage([_token(token) for token in found.rows], found.next))
 

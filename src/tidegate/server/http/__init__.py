@@ -1,1 +1,1 @@
-"""HTTP: takes connections, returns responses: protocol, router, authentication, admission, TLS."""
+"""HTTP: takes connections, returns responses: protocol, router, idempotency keys, TLS."""

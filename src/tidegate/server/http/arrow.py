@@ -8,7 +8,7 @@ numbers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -65,13 +65,13 @@ def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:
         raise RequestMalformed(reason=f"not an Arrow stream ({problem})", hint=PLAIN_HINT) from problem
 
 
-def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Mapping[str, str]) -> bytes:
-    """Return batches as the bytes of an Arrow stream, with notes in the schema's metadata."""
-    noted = schema.with_metadata({**(schema.metadata or {}), **notes})
+def arrow_answer(table: pa.Table, notes: Mapping[str, bytes]) -> bytes:
+    """Return a table as the bytes of an Arrow stream, with notes in the schema's metadata."""
+    if notes:
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, noted) as writer:
-        for batch in batches:
-            writer.write_batch(batch.replace_schema_metadata(noted.metadata))
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return bytes(sink.getvalue())
 
 

@@ -32,10 +32,11 @@ from tidegate.errors import (
 )
 from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.names import shorten
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.server.access.auth import AuthenticatedToken
 from tidegate.server.http.responses import ARROW_STREAM, JSON, wait_disconnect
 from tidegate.server.runtime.runtime import Runtime
+from tidegate.topics.definitions import Topic
 
 SESSION_COOKIE = "tidegate_session"
 PAGE_ROWS = 100  # entries in a page by default
@@ -124,17 +125,32 @@ class HttpRequest:
                 hint="Encode it with percent signs, in UTF-8; 100 parameters are the most.",
             ) from problem
 
+    def topic(self) -> Topic:
+        """Return the topic that the path names; raise TopicNotFound where the tenant has none."""
+        return self.runtime.topics.directory.get(self.tenant, self.params["topic"])
+
     def actor(self) -> Actor:
         """Return the actor for the audit trail."""
         return Actor(self.tenant, self.principal.full_name, self.id)
 
     def page(self) -> PageRequest:
-        """Return the requested page of a list."""
+        """Return the requested page of a list; raise for a query parameter that the list does not have.
+
+        A filter whose name is misspelled would show everything, and look as if everything matched.
+        """
+        query = self.query
+        known = self.endpoint.query if self.endpoint is not None else ()
+        for name in query:
+            if name not in known:
+                reason = f"This list has no parameter '{shorten(name)}'."
+                raise RequestInvalid(reason=reason, hint=f"It has {', '.join(known)}.")
         most = self.runtime.settings.server.page_rows_max
-        text = self.query.get("limit", str(min(PAGE_ROWS, most)))
+        text = query.get("limit", str(min(PAGE_ROWS, most)))
         if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
-            raise RequestInvalid(reason=f"limit is 1 to {most}.", hint="Read in pages: go on with 'after'.")
-        return PageRequest(self.query.get("after") or None, int(text))
+            raise RequestInvalid(
+                reason=f"limit is 1 to {most}.", hint="Read in pages: continue with 'after'."
+            )
+        return PageRequest(query.get("after") or None, int(text))
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
         """Return a query parameter that must be one of `known`, or None where it is missing."""
@@ -324,19 +340,6 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise RequestMalformed(reason=str(problem)) from problem
     except RecursionError as problem:
         raise RequestMalformed(reason="it is nested too deeply") from problem
-
-
-def list_page(request: HttpRequest) -> PageRequest:
-    """Return the requested page of a list; raise for a query parameter that the list does not have.
-
-    A filter whose name is misspelled would show everything, and look as if everything matched.
-    """
-    known = request.endpoint.query if request.endpoint is not None else ()
-    for name in request.query:
-        if name not in known:
-            reason = f"This list has no parameter '{shorten(name)}'."
-            raise RequestInvalid(reason=reason, hint=f"It has {', '.join(known)}.")
-    return request.page()
 
 
 def format_optional_time(at_us: int | None) -> str | None:

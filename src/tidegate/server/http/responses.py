@@ -1,8 +1,8 @@
 """HTTP responses: JSON, and large answers that are sent in pieces, no faster than the client reads them.
 
 The HTTP server holds what is written to a connection until the client reads it. It makes a writer wait only
-at the next write, so a large answer that is written at once would stay in memory, counted by nobody, for as
-long as the client likes. In pieces, the request goes on until the client has nearly all of it, and counts as
+at the next write, so a large answer that is written at once would stay in memory, uncounted, for as
+long as the client likes. In pieces, the request lasts until the client has nearly all of it, and counts as
 running for that time. A client that reads nothing is disconnected.
 
 The bytes of answers that are complete and not yet sent are limited as a whole (`HeldResponses`).

@@ -57,7 +57,7 @@ class Tls:
         return True
 
     async def follow_files(self) -> None:
-        """Load a renewed certificate when there is one, for ever."""
+        """Load a renewed certificate when there is one, until cancelled."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:

@@ -374,7 +374,7 @@ def _parameters() -> dict[str, Any]:
         "IdempotencyKey": {
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "A request that comes again with its key is answered as before, not done again.",
+            "description": "A request that is sent again with its key is answered as before, not done again.",
             "schema": IDEMPOTENCY_KEY,
         },
     }

@@ -131,7 +131,11 @@ def query_parameters(settings: Settings) -> dict[str, Schema]:
             "maximum": BATCH_MAX,
             "description": "The batch's number.",
         },
-        "topicId": {"type": "integer", "minimum": 0, "description": "Refuses a topic that was made again."},
+        "topicId": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "Refuses a topic that was deleted and created again.",
+        },
     }
 
 

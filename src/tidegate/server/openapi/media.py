@@ -17,7 +17,7 @@ class Media:
 
 PAGE = Media(("text/html",), "A page for people.")
 API_PAGE = Media(("text/html",), "A page that runs this server's own script.", is_cached=True)
-REDIRECT = Media((), "The browser goes on to another page.")
+REDIRECT = Media((), "The browser is redirected to another page.")
 METRICS = Media(("text/plain", "application/openmetrics-text"), "Metrics in Prometheus' formats.")
 DESCRIPTION = Media(("application/json",), "OpenAPI 3.1.", is_cached=True, json_type="object")
 FILE = Media(("text/javascript", "text/css"), "A file of the page.", is_cached=True)

@@ -25,7 +25,7 @@ from tidegate.errors import (
     TidegateError,
     TokenWrong,
 )
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.model.wire.accounts import LinkResponse
 from tidegate.model.wire.status import LakeTableResponse
 from tidegate.server.api import status
@@ -122,10 +122,10 @@ async def leave(request: HttpRequest) -> Response:
     if request.header("authorization"):
         reason = "This ends the session of a browser, and no browser's cookie came."
         raise RequestInvalid(reason=reason, hint="A token ends with 'tidegate user revoke'.")
-    runtime, mine = request.runtime, request.principal
-    actor = Actor(mine.own_tenant, mine.user, request.id)
+    runtime, principal = request.runtime, request.principal
+    actor = Actor(principal.own_tenant, principal.user, request.id)
     revoke = runtime.catalog.tokens.revoke
-    await runtime.threads.catalog(revoke, actor, mine.own_tenant, mine.user, mine.token_id)
+    await runtime.threads.catalog(revoke, actor, principal.own_tenant, principal.user, principal.token_id)
     await runtime.tokens.refresh()
     answer = page_answer(
         "Signed out",
@@ -140,13 +140,13 @@ async def leave(request: HttpRequest) -> Response:
 
 async def home(request: HttpRequest) -> Response:
     """The start page of a user who is signed in."""
-    found, mine = await status.status_of(request.runtime, request.tenant), request.principal
+    found, principal = await status.status_of(request.runtime, request.tenant), request.principal
     parts = [
         text(
             "<h1>Tidegate</h1><p>Signed in as <strong>{}</strong> in the tenant <strong>{}</strong>: {}.</p>",
-            mine.user,
-            mine.tenant,
-            ", ".join(role_names(mine.roles)),
+            principal.user,
+            principal.tenant,
+            ", ".join(role_names(principal.roles)),
         ),
         text(
             "<p>Version {}, up for {} s, {} messages a second.</p>",

@@ -16,6 +16,7 @@ from tidegate.errors import (
 )
 from tidegate.ingest.batch_commit import stage_old
 from tidegate.ingest.idempotency import old_answers, stage_forget
+from tidegate.model.epoch import DAY_US
 from tidegate.model.ids import tick_time_us
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.storage.group_commit import Staging
@@ -24,7 +25,7 @@ from tidegate.topics.definitions import Topic
 from tidegate.topics.groups.groups import Groups
 
 SAMPLE_SECONDS = 1.0
-# A consume finds the expired leases of its group; this is for groups in which nobody consumes.
+# A consume finds the expired leases of its group; this is for groups without consumers.
 LEASE_SECONDS = 1.0
 # An index is built when it is created; this is for those that a crash left incomplete.
 INDEX_SECONDS = 60.0
@@ -32,7 +33,6 @@ INDEX_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 # A server that is restarted often runs its background tasks, too.
 FIRST_SECONDS_MAX = 60.0
-_DAY_US = 86_400 * 1_000_000
 # Answers by idempotency key are stored in the catalog for as long as in the engine.
 ANSWER_DAYS = 1
 
@@ -66,11 +66,11 @@ async def stop_background_tasks(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def flush_streams(runtime: Runtime) -> None:
-    """Write buffered rows of streams to their files, before the flush interval is over."""
+    """Write buffered rows of streams to their files, before the flush interval ends."""
     began = runtime.clock.monotonic_seconds()
     interval_seconds = runtime.settings.streams.flush_interval_seconds
     await runtime.threads.upkeep(runtime.tables.streams.flush, interval_seconds / 2)
-    runtime.metrics.observe_stream_flush(runtime.clock.monotonic_seconds() - began)
+    runtime.metrics.stream_flushes.observe(runtime.clock.monotonic_seconds() - began)
 
 
 async def evict_streams(runtime: Runtime) -> None:
@@ -92,7 +92,7 @@ async def evict_streams(runtime: Runtime) -> None:
                 str(problem),
             )
             continue
-        runtime.metrics.count_stream_evicted(evicted.windows)
+        runtime.metrics.windows_evicted.inc(evicted.windows)
     await runtime.threads.upkeep(streams.sweep)
 
 
@@ -136,7 +136,7 @@ async def _trim(runtime: Runtime, topic: Topic, partition: int) -> None:
         return runtime.topics.log.stage_trim(staging, topic, partition, start)
 
     removed = await runtime.committer.commit(stage)
-    runtime.metrics.count_trimmed(removed)
+    runtime.metrics.messages_trimmed.inc(removed)
 
 
 async def _expire_dedup_keys(runtime: Runtime, topic: Topic) -> None:
@@ -208,9 +208,9 @@ async def prune(runtime: Runtime) -> None:
     now_us = runtime.clock.now_us()
     await _forget_answers(runtime, now_us)
     catalog = runtime.catalog
-    horizon_us = now_us - runtime.settings.catalog.audit_days_max * _DAY_US
+    horizon_us = now_us - runtime.settings.catalog.audit_days_max * DAY_US
     await runtime.threads.catalog(catalog.tokens.end_expired, now_us)
-    await runtime.threads.catalog(catalog.idempotency.prune, now_us - ANSWER_DAYS * _DAY_US)
+    await runtime.threads.catalog(catalog.idempotency.prune, now_us - ANSWER_DAYS * DAY_US)
     await runtime.threads.catalog(catalog.tokens.prune, horizon_us)
     await runtime.threads.catalog(catalog.audit.prune, horizon_us)
     await runtime.threads.catalog(catalog.jobs.prune, horizon_us)
@@ -249,7 +249,7 @@ async def _sample(runtime: Runtime) -> None:
         runtime.message_rate.sample()
         began = clock.monotonic_seconds()
         await asyncio.sleep(SAMPLE_SECONDS)
-        runtime.metrics.observe_loop_lag(max(0.0, clock.monotonic_seconds() - began - SAMPLE_SECONDS))
+        runtime.metrics.loop_lag.observe(max(0.0, clock.monotonic_seconds() - began - SAMPLE_SECONDS))
 
 
 async def _remove_old_batches(runtime: Runtime) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import psutil
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import place_of
+from tidegate.catalog.database_url import address_of
 from tidegate.errors import (
     CatalogUnavailable,
     HomeUnusable,
@@ -39,7 +40,7 @@ from tidegate.storage.home.home import CATALOG_PART, ENGINE_PART, Home
 from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.storage.rocksdb.options import EngineOptions
 from tidegate.telemetry.metrics import Metrics
-from tidegate.upkeep.backup.coordinator import BackupCoordinator, remove_stale_backups
+from tidegate.upkeep.backup.coordinator import BackupCoordinator, BackupObserver, remove_stale_backups
 
 STATEMENT_GRACE_PART = 0.7
 
@@ -145,15 +146,14 @@ class Runtime:
 
     def disk_free_bytes(self) -> int:
         """Return the free space of the home folder's disk."""
-        usage = os.statvfs(self.home.path)
-        return usage.f_bavail * usage.f_frsize
+        return shutil.disk_usage(self.home.path).free
 
 
 def open_runtime(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Runtime:
     """Open the catalog, the engine and everything on top of them; nothing stays open when a step fails."""
     _refuse_lost_parts(settings, home)
-    place = place_of(settings.catalog, home.catalog_path)
-    catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
+    address = address_of(settings.catalog, home.catalog_path)
+    catalog = Catalog.open(address, clock, random_bytes=secrets.token_bytes)
     try:
         catalog.accounts.ensure_admin(home.read_token(), home.home_id)
         remove_stale_backups(home)
@@ -176,7 +176,7 @@ def _refuse_lost_parts(settings: Settings, home: Home) -> None:
         )
 
 
-class _BackupMetrics:
+class _BackupMetrics(BackupObserver):
     """Counts backups as the coordinator reports them."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
@@ -192,7 +192,7 @@ class _BackupMetrics:
 
     def failed(self) -> None:
         self._metrics.end_job(done=False)
-        self._metrics.count_backup_failure()
+        self._metrics.backup_failures.inc()
 
 
 def _open_engine(

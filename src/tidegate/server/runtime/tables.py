@@ -35,6 +35,7 @@ from tidegate.query.statements.select import SelectPlanner
 from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.statements.topics import TopicStatements
 from tidegate.query.step import Caller
+from tidegate.query.table_access import TableAccess
 from tidegate.server.runtime.tenant_lakes import TenantLakes
 from tidegate.server.runtime.topics import TopicRuntime
 from tidegate.settings import Settings
@@ -148,7 +149,7 @@ def open_tables(
         free_bytes_min=storage.free_bytes_min,
     )
     streams.on_damage = _damage_reporter(metrics)
-    metrics.watch_stream_writers(streams.open_writers)
+    metrics.stream_writers.set_function(streams.open_writers)
     sources = DefaultSources(clock, context.ids, UuidSource(clock, random_bytes))
     follower = _LiveFollower(hub)
 
@@ -157,7 +158,8 @@ def open_tables(
         fed = topic_functions(topics, directory, caller.tenant)
         return {**rows, **fed, **_records(context.catalog, caller)}
 
-    selecting = SelectPlanner(directory, store, streams, engine, context.lakes.query, system_rows, sources)
+    access = TableAccess(directory, store, streams, engine)
+    selecting = SelectPlanner(access, context.lakes.query, system_rows, sources)
     topics.router.prepare(directory)
     rows = RowWriter(store, [topics.router, follower])
     appends = StreamWriter(streams, [follower], metrics.count_stream_append)
@@ -169,7 +171,7 @@ def open_tables(
     defining = DdlPlanner(directory, streams, committer, sources, watchers, statements.stage_drop_routes)
     showing = ShowPlanner(directory, _lake_names(context.lakes))
     runner = StatementRunner(defining, showing, writing, selecting, statements)
-    live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
+    live = LiveSource(runner, access, committer, hub.begin)
     committer.when_reopened(directory.reload)
     committer.when_reopened(hub.forget_all)
     _forget_dropped_streams(directory, streams, home)
@@ -179,13 +181,13 @@ def open_tables(
 def _forget_dropped_streams(directory: TableDirectory, streams: StreamStore, home: Home) -> None:
     """Remove the folders of streams that were dropped right before a crash."""
     for tenant in home.stream_tenants():
-        mine = [table for table in directory.of(tenant) if table.kind == TableKind.STREAM]
-        streams.drop_others(tenant, mine)
+        stream_tables = [table for table in directory.of(tenant) if table.kind == TableKind.STREAM]
+        streams.drop_others(tenant, stream_tables)
 
 
 def _damage_reporter(metrics: Metrics) -> Callable[[Damage], None]:
     def report(damage: Damage) -> None:
-        metrics.count_corrupt_frame()
+        metrics.corrupt_frames.inc()
         log.error("damaged frame file=%s position=%d reason=%s", damage.file, damage.position, damage.reason)
 
     return report

@@ -79,7 +79,7 @@ class Threads:
         """Run a statement as `statement` does, until `wait_disconnect` returns because the client is gone.
 
         Raises ClientDisconnect for a statement that was dropped or interrupted. One that only writes by then
-        goes on to its end, and its result is returned as if the client were there.
+        continues to its end, and its result is returned as if the client were there.
         """
         stopper, gone = Stopper(), NotReady(reason="nobody waits for this statement")
         context = contextvars.copy_context()

@@ -16,14 +16,14 @@ from tidegate.ingest.change_feed import TopicRouter
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
+from tidegate.query.topic_access import TopicAccess
 from tidegate.server.runtime.waiters import GroupWaiters, TopicWaiters
 from tidegate.settings import Settings
 from tidegate.storage.engine import Engine
-from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter
 from tidegate.topics.dedup import DedupKeys
-from tidegate.topics.definitions import Retention, Topic, TopicDirectory
+from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups.groups import Groups
-from tidegate.topics.groups.types import GroupLimits
 from tidegate.topics.log.log import TopicLog
 from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
@@ -70,61 +70,21 @@ class AppendTotals:
                 self._seen[topic.id, number] = (held.end, held.appended_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRuntime:
+@dataclass(frozen=True)
+class TopicRuntime(TopicAccess):
     """Everything that endpoints and statements use of topics."""
 
-    directory: TopicDirectory
-    log: TopicLog
-    groups: Groups
-    routes: RouteDirectory
-    schemas: PayloadSchemas
     router: TopicRouter
-    publisher: Publisher
     waiters: TopicWaiters
     group_waiters: GroupWaiters
     append_totals: AppendTotals
     batches: BatchParts
-    dedup: DedupKeys
-    committer: GroupCommitter
-    clock: Clock
-    settings: Settings
-
-    def stage_change(
-        self, staging: Staging, topic: Topic, partitions: int | None, retention: Retention | None
-    ) -> Topic:
-        """Change a topic; its groups start at the beginning of partitions that are added."""
-        changed = self.directory.stage_change(staging, topic, partitions=partitions, retention=retention)
-        staging.close_group()  # the next change has to see this one
-        if changed.partitions > topic.partitions:
-            self.groups.stage_partitions(staging, changed, topic.partitions)
-        return changed
-
-    def stage_delete(self, staging: Staging, tenant: str, name: str) -> Topic:
-        """Remove a topic with its messages, groups and routes."""
-        topic = self.directory.stage_delete(staging, tenant, name)
-        self.routes.stage_drop_topic(staging, topic)
-        staging.when_durable(lambda: self.forget(topic))
-        return topic
 
     def forget(self, topic: Topic) -> None:
         """Drop everything cached about a deleted topic and wake its waiters; any thread."""
-        self.log.forget(topic)
-        self.groups.forget(topic)
-        self.schemas.forget(topic.id)
-        self.dedup.forget(topic)
+        super().forget(topic)
         self.waiters.notify(topic)
         self.group_waiters.notify_everyone(topic.id)
-
-    def stage_clear(self, staging: Staging, topic: Topic) -> int:
-        """Remove all durable messages of a topic and its dedup keys; return the number of messages."""
-        cleared = sum(
-            self.log.stage_trim(staging, topic, number, self.log.counters(topic, number).end)
-            for number in range(topic.partitions)
-        )
-        if topic.dedup_seconds is not None:
-            self.dedup.stage_clear(staging, topic)
-        return cleared
 
 
 class MessageRate:
@@ -176,7 +136,7 @@ def open_topics(
         directory,
         ids,
         clock,
-        GroupLimits.from_settings(settings.topics),
+        settings.topics,
         lambda topic, group: group_waiters.notify(topic.id, group),
     )
     dedup = DedupKeys(clock)

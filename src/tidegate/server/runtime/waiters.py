@@ -23,7 +23,7 @@ class TopicWaiters:
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
 
     def notify(self, topic: Topic) -> None:
-        """Wake the waiters of a topic with new messages; costs nothing while nobody waits."""
+        """Wake the waiters of a topic with new messages; costs nothing without waiters."""
         if topic.id in self._waiters:
             self._loop.call_soon_threadsafe(self._wake, topic.id)
 

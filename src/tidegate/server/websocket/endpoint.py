@@ -34,7 +34,7 @@ from tidegate.server.runtime.runtime import Runtime
 from tidegate.server.websocket.messages import Auth, MessageRefused, read_message
 from tidegate.server.websocket.protocol import SOCKET, LiveProtocol
 from tidegate.server.websocket.session import LiveSession, SessionContext, end_code
-from tidegate.telemetry.logs import request_context
+from tidegate.telemetry.logs import set_request_context
 
 LIVE_PATH = "/api/v1/live"
 # Time in which a client without a token in its headers must send it.
@@ -63,7 +63,7 @@ class LiveEndpoint:
         self._identify = identify
         self._refuse = refuse
         self._turns = asyncio.Semaphore(LOADS_MAX)
-        runtime.tables.hub.when_sent(runtime.metrics.count_live_changes)
+        runtime.tables.hub.when_sent(runtime.metrics.live_changes.inc)
         self._context = SessionContext(
             hub=runtime.tables.hub,
             source=runtime.tables.live,
@@ -179,11 +179,11 @@ class LiveEndpoint:
         self._check_room(identity)  # others connected during the handshake
         key = identity.principal.tenant, identity.principal.user
         self._by_user[key] += 1
-        self._runtime.metrics.live_connections(1)
+        self._runtime.metrics.live_connections.inc()
         try:
             yield
         finally:
-            self._runtime.metrics.live_connections(-1)
+            self._runtime.metrics.live_connections.dec()
             self._by_user[key] -= 1
             if not self._by_user[key]:
                 del self._by_user[key]
@@ -192,7 +192,7 @@ class LiveEndpoint:
         self, request: HttpRequest, receive: Receive, socket: LiveProtocol, identity: AuthenticatedToken
     ) -> None:
         principal = identity.principal
-        request_context(request.id, principal.tenant, principal.user)
+        set_request_context(request.id, principal.tenant, principal.user)
         log.debug("live socket opened address=%s", request.address)
         session = LiveSession(self._context, socket, identity)
         self._sessions.add(session)
@@ -228,7 +228,7 @@ class LiveEndpoint:
                     session.check(now)
                 hub.sweep()
             except Exception as problem:
-                # Without these checks tokens that ended would go on working: try again.
+                # Without these checks tokens that ended would stay valid: try again.
                 log.error("check of live sockets failed", exc_info=problem)
         self._sweeper = None
 

@@ -140,7 +140,7 @@ class LiveSession:
             return
         seconds_max = self._context.settings.send_seconds_max
         if now_seconds - self._moved_seconds > seconds_max:
-            self._context.metrics.count_live_slow_closed()
+            self._context.metrics.live_slow_closed.inc()
             log.debug("live socket closed: client does not read seconds=%g", seconds_max)
             self._socket.end(CODE_TRY_LATER, f"nothing was taken for {seconds_max:g} s")
         elif not has_moved and waiting_bytes > was_waiting_bytes + PONGS_BYTES_MAX:
@@ -206,7 +206,7 @@ class LiveSession:
     def _subscribe(self, message: Subscribe) -> None:
         most = self._context.settings.subscriptions_per_connection_max
         if message.id in self._watches:
-            hint = "Choose another id, or unsubscribe first; the subscription that has it goes on."
+            hint = "Choose another id, or unsubscribe first; the subscription that has it continues."
             in_use = RequestInvalid(reason=f"The id '{message.id}' is in use.", hint=hint)
             self.write(wire.error(in_use, None))
             return
@@ -220,7 +220,7 @@ class LiveSession:
             self.write(wire.error(too_many, message.id))
             return
         watch = self._watches[message.id] = _ClientSubscription(message, message.from_seq)
-        self._context.metrics.live_subscriptions(1)
+        self._context.metrics.live_subscriptions.inc()
         self._loads.append(watch)
         self._begin_work()
 
@@ -241,7 +241,7 @@ class LiveSession:
 
     def _end(self, watch: _ClientSubscription) -> None:
         del self._watches[watch.message.id]
-        self._context.metrics.live_subscriptions(-1)
+        self._context.metrics.live_subscriptions.dec()
         self._detach(watch)
 
     def _detach(self, watch: _ClientSubscription) -> None:
@@ -340,7 +340,7 @@ class LiveSession:
             watch.lags += 1
         # 3. else from a snapshot
         if watch.lags:
-            self._context.metrics.count_live_lagged()
+            self._context.metrics.live_lagged.inc()
             self.write(wire.lagged(message.id))
         reader = await self._context.run(query.snapshot, self._context.settings.page_rows_max)
         try:

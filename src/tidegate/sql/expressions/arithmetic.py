@@ -20,10 +20,10 @@ from tidegate.sql.expressions.types import (
     INTERVAL,
     TIMES,
     TIMESTAMP,
-    BeyondLive,
     CompiledExpr,
     RowFault,
     SqlType,
+    UnsupportedInLive,
     as_decimal,
     call,
     checker,
@@ -217,7 +217,9 @@ def _day(days: int) -> int:
     if -DAY_LIMIT < days < DAY_LIMIT:
         return days
     if in_range(days, INT):
-        raise BeyondLive("live queries do not have the first and the last DATE, which stand for infinity")
+        raise UnsupportedInLive(
+            "live queries do not have the first and the last DATE, which stand for infinity"
+        )
     raise RowFault("the DATE is out of range")
 
 

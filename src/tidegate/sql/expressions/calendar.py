@@ -9,10 +9,9 @@ import re
 from typing import NamedTuple
 
 from tidegate.errors import InvariantBroken
-from tidegate.sql.expressions.types import BeyondLive, RowFault
+from tidegate.model.epoch import DAY_US, SECOND_US
+from tidegate.sql.expressions.types import RowFault, UnsupportedInLive
 
-MICROSECONDS_PER_SECOND = 1_000_000
-MICROSECONDS_PER_DAY = 86_400 * MICROSECONDS_PER_SECOND
 # What DuckDB holds, without the two values that mean infinity.
 DAY_LIMIT = 2**31 - 2
 MICROSECOND_LIMIT = 2**63 - 2
@@ -72,12 +71,12 @@ def month_length(year: int, month: int) -> int:
 def add_interval(microseconds: int, span: Interval) -> int:
     """Add months (the day is cut to the month's last), then days, then microseconds."""
     if span.months:
-        days, clock = divmod(microseconds, MICROSECONDS_PER_DAY)
+        days, clock = divmod(microseconds, DAY_US)
         year, month, day = civil(days)
         year, month = divmod(year * 12 + month - 1 + span.months, 12)
         day = min(day, month_length(year, month + 1))
-        microseconds = days_of(year, month + 1, day) * MICROSECONDS_PER_DAY + clock
-    moved = microseconds + span.days * MICROSECONDS_PER_DAY + span.microseconds
+        microseconds = days_of(year, month + 1, day) * DAY_US + clock
+    moved = microseconds + span.days * DAY_US + span.microseconds
     if -MICROSECOND_LIMIT <= moved <= MICROSECOND_LIMIT:
         return moved
     raise RowFault("adding the interval overflows TIMESTAMP")
@@ -85,7 +84,7 @@ def add_interval(microseconds: int, span: Interval) -> int:
 
 def midnight(days: int) -> int:
     """Return the moment at which a day begins."""
-    moment = days * MICROSECONDS_PER_DAY
+    moment = days * DAY_US
     if -MICROSECOND_LIMIT <= moment <= MICROSECOND_LIMIT:
         return moment
     raise RowFault("the DATE is out of the range of TIMESTAMP")
@@ -115,10 +114,10 @@ def parse_timestamp(text: str, *, zoned: bool, sql_type: str = "TIMESTAMP") -> i
     matched = _MOMENT.fullmatch(text) if len(text) <= 64 else None
     if matched is None:
         if _ELSEWHERE.match(text):
-            raise BeyondLive(f"'{text[:64]}' is a {sql_type} that live queries do not read")
+            raise UnsupportedInLive(f"'{text[:64]}' is a {sql_type} that live queries do not read")
         forms = "'YYYY-MM-DD' or 'YYYY-MM-DD HH:MM[:SS[.ffffff]][Z|+HH[:MM]]'"
         raise RowFault(f"'{text[:64]}' is no {sql_type} like {forms}")
-    moment = _day(text, matched, sql_type) * MICROSECONDS_PER_DAY
+    moment = _day(text, matched, sql_type) * DAY_US
     if matched[5] is None:
         return moment
     hour, minute, second = int(matched[5]), int(matched[6]), int(matched[7] or 0)
@@ -126,7 +125,7 @@ def parse_timestamp(text: str, *, zoned: bool, sql_type: str = "TIMESTAMP") -> i
     is_midnight = hour == 24 and not minute and not second and not fraction
     if (hour > 23 and not is_midnight) or minute > 59 or second > 59:
         raise RowFault(f"'{text}' is no {sql_type}")
-    moment += ((hour * 60 + minute) * 60 + second) * MICROSECONDS_PER_SECOND + fraction
+    moment += ((hour * 60 + minute) * 60 + second) * SECOND_US + fraction
     return moment - _zone_microseconds(matched[9]) if zoned else moment
 
 
@@ -135,9 +134,9 @@ def _zone_microseconds(zone: str | None) -> int:
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")
     if int(digits[:2]) > 15 or int(digits[2:]) > 59:
-        raise BeyondLive(f"the zone {zone} is one that live queries do not read")
+        raise UnsupportedInLive(f"the zone {zone} is one that live queries do not read")
     minutes = int(digits[:2]) * 60 + int(digits[2:])
-    return (-minutes if zone[0] == "-" else minutes) * 60 * MICROSECONDS_PER_SECOND
+    return (-minutes if zone[0] == "-" else minutes) * 60 * SECOND_US
 
 
 def date_text(days: int) -> str:
@@ -150,8 +149,8 @@ def date_text(days: int) -> str:
 
 def timestamp_text(microseconds: int) -> str:
     """Write a timestamp as DuckDB does: the fraction of a second without its last zeros."""
-    days, clock = divmod(microseconds, MICROSECONDS_PER_DAY)
-    seconds, fraction = divmod(clock, MICROSECONDS_PER_SECOND)
+    days, clock = divmod(microseconds, DAY_US)
+    seconds, fraction = divmod(clock, SECOND_US)
     tail = f".{fraction:06}".rstrip("0") if fraction else ""
     hour, minute = divmod(seconds // 60, 60)
     return f"{date_text(days)} {hour:02}:{minute:02}:{seconds % 60:02}{tail}"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NoReturn
 
+from tidegate.model.epoch import DAY_US
 from tidegate.model.schemas import DECIMAL_PRECISION_MAX
 from tidegate.sql.expressions.calendar import (
-    MICROSECONDS_PER_DAY,
     date_text,
     midnight,
     parse_date,
@@ -24,11 +24,11 @@ from tidegate.sql.expressions.types import (
     EXACT,
     INTEGER_BITS,
     TEXT,
-    BeyondLive,
     CompiledExpr,
     RowFault,
     Run,
     SqlType,
+    UnsupportedInLive,
     call,
     checker,
     constant,
@@ -87,7 +87,7 @@ def _attempted(convert: Convert) -> Convert:
     def attempt(value: Any) -> Any:
         try:
             return convert(value)
-        except BeyondLive:
+        except UnsupportedInLive:
             raise
         except RowFault:
             return None
@@ -143,11 +143,11 @@ def _number(text: str, target: SqlType) -> Decimal:
     """Read a number exactly."""
     matched = _NUMBER.fullmatch(text.strip(_WHITE))
     if matched is None and _OTHER_RADIX.fullmatch(text.strip(_WHITE)):
-        raise BeyondLive(f"'{text[:40]}' is a {target} that live queries do not read")
+        raise UnsupportedInLive(f"'{text[:40]}' is a {target} that live queries do not read")
     if matched is None or not (matched[2] or matched[3]):
         _fail(text, target)
     if matched[4] and target.name == "DECIMAL":
-        raise BeyondLive(f"'{text[:40]}' has an exponent, which live queries do not read as {target}")
+        raise UnsupportedInLive(f"'{text[:40]}' has an exponent, which live queries do not read as {target}")
     try:
         number = Decimal(matched[0].replace("_", ""))
     except InvalidOperation:
@@ -262,7 +262,7 @@ def _to_text(source: SqlType, _target: SqlType) -> Convert:
 def _text_of_double(value: float) -> str:
     if math.isnan(value):
         # Whether DuckDB writes 'nan' or '-nan' depends on the machine and on where the NaN came from.
-        raise BeyondLive("live queries do not write NaN as a text")
+        raise UnsupportedInLive("live queries do not write NaN as a text")
     return repr(value)
 
 
@@ -303,7 +303,7 @@ def _to_json(_source: SqlType, target: SqlType) -> Convert:
 def _to_uuid(_source: SqlType, target: SqlType) -> Convert:
     def convert(text: str) -> str:
         bare = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
-        digits = bare.lower().replace("-", "")  # they may stand anywhere
+        digits = bare.lower().replace("-", "")  # they are allowed anywhere
         if not _UUID_HEX.fullmatch(digits):
             _fail(text, target)
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
@@ -312,7 +312,7 @@ def _to_uuid(_source: SqlType, target: SqlType) -> Convert:
 
 
 def _date_of_time(_source: SqlType, _target: SqlType) -> Convert:
-    return lambda value: value // MICROSECONDS_PER_DAY
+    return lambda value: value // DAY_US
 
 
 def _time_of_date(_source: SqlType, _target: SqlType) -> Convert:

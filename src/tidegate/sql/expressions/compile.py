@@ -3,7 +3,7 @@
 They are compiled once and run on every changed row, without DuckDB. What cannot be made equal to DuckDB is
 refused when the query is compiled. A value that cannot be calculated for one row (an overflow, a text that is
 no number) would end a DuckDB statement; here the row does not match, or the column is NULL, and the fault is
-counted and kept: the other rows go on.
+counted and kept: the other rows are not affected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.times import TIME_US_MAX, TIME_US_MIN
 from tidegate.model.values import DAY_MAX, DAY_MIN
 from tidegate.sql.expressions.casts import holds_of, truth
 from tidegate.sql.expressions.dialect import Last, parse_live
@@ -26,10 +26,10 @@ from tidegate.sql.expressions.functions import PLAIN_HINT
 from tidegate.sql.expressions.tree import TreeCompiler, parameter_expr
 from tidegate.sql.expressions.types import (
     INTERVAL,
-    BeyondLive,
     CompiledExpr,
     RowFault,
     Run,
+    UnsupportedInLive,
     column,
     column_type_of,
     refuse,
@@ -67,7 +67,7 @@ _CLAUSES = {
 
 
 @dataclass(frozen=True)
-class RowShape:
+class RowColumns:
     """The columns of a row, in order, named as SELECT * gives them."""
 
     columns: tuple[tuple[str, ColumnType], ...]
@@ -161,7 +161,9 @@ def _shown_value(expr: CompiledExpr) -> Run:
         value = run(row)
         if value is None or low <= value <= high:
             return value
-        raise BeyondLive(f"a {expr.sql_type} is outside the years 1 to 9999, which live queries do not show")
+        raise UnsupportedInLive(
+            f"a {expr.sql_type} is outside the years 1 to 9999, which live queries do not show"
+        )
 
     return checked
 
@@ -182,7 +184,7 @@ def _check_typed_texts(sql: str) -> None:
         raise refuse("A typed text before '::' is not available live.", "Write CAST(DATE '…' AS …).")
 
 
-def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object]) -> LiveFilter:
+def compile_filter(sql_expression: str, shape: RowColumns, params: Sequence[object]) -> LiveFilter:
     """Compile a WHERE expression over the columns of a row; SqlUnsupported names what is not supported."""
     _check_typed_texts(sql_expression)
     tree, last = parse_live(_FILTER_HEAD + sql_expression, len(params), _folded(shape))
@@ -198,7 +200,7 @@ def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object
     return LiveFilter(expr)
 
 
-def compile_select(sql: str, shape: RowShape, params: Sequence[object]) -> LiveSelect:
+def compile_select(sql: str, shape: RowColumns, params: Sequence[object]) -> LiveSelect:
     """Compile SELECT … FROM ns.t [alias] [WHERE …] [LAST n]; SqlUnsupported names what is not supported."""
     _check_typed_texts(sql)
     tree, last = parse_live(sql, len(params), _folded(shape))
@@ -221,11 +223,11 @@ def check_select(sql: str, parameter_count: int) -> None:
     _check_namespace(_check_clauses(tree)[0])
 
 
-def _folded(shape: RowShape) -> frozenset[str]:
+def _folded(shape: RowColumns) -> frozenset[str]:
     return frozenset(fold(name) for name, _ in shape.columns)
 
 
-def _compiler(shape: RowShape, qualifiers: set[str], params: Sequence[object]) -> TreeCompiler:
+def _compiler(shape: RowColumns, qualifiers: set[str], params: Sequence[object]) -> TreeCompiler:
     exprs = [
         (name, column(position, name, column_type))
         for position, (name, column_type) in enumerate(shape.columns)
@@ -305,7 +307,7 @@ def _folded_name(identifier: Any) -> str:
 
 
 def _shown_columns(
-    nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler
+    nodes: Sequence[Any], shape: RowColumns, compiler: TreeCompiler
 ) -> list[tuple[str, CompiledExpr]]:
     """Return names and expressions of what the SELECT shows."""
     shown: list[tuple[str, CompiledExpr]] = []

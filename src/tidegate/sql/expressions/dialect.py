@@ -34,7 +34,7 @@ QUERY_CHARS_MAX = 100_000  # a filter with every id of a browser's page fits man
 
 _PARAMETER_CALL = "tidegate_parameter"
 # Functions that keep sqlglot's own parsing rule; all others are parsed as plain calls.
-_PARSERS_KEPT = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING")
+_STANDARD_PARSERS = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING")
 # Words that DuckDB takes as names of columns, and sqlglot as keywords.
 _QUOTED_FOR_IT = frozenset(
     {
@@ -75,7 +75,9 @@ def live_dialect() -> Any:
         class Parser(DuckDB.Parser):  # type: ignore[misc]
             FUNCTIONS: Mapping[str, Any] = {}
             FUNCTION_PARSERS = {  # noqa: RUF012
-                name: rule for name, rule in DuckDB.Parser.FUNCTION_PARSERS.items() if name in _PARSERS_KEPT
+                name: rule
+                for name, rule in DuckDB.Parser.FUNCTION_PARSERS.items()
+                if name in _STANDARD_PARSERS
             }
 
     return LiveQueries
@@ -135,7 +137,7 @@ def _check_forms(sql: str, tokens: Sequence[SqlToken]) -> None:
             raise refuse(f"Write 0{text} in a live query, not {text}.")
         if token.kind == STRING and text[0] not in "'$":
             raise refuse(
-                f"A text with {text[0]} before it cannot stand in a live query.", "Bind a parameter."
+                f"A text with {text[0]} before it cannot be used in a live query.", "Bind a parameter."
             )
 
 
@@ -200,8 +202,9 @@ def _unread(problem: Exception, sql: str, tokens: Sequence[SqlToken], parts: Seq
         return SqlInvalid(reason="it cannot be read.", hint=_NAMES_HINT)
     found, source = details[0], SourceText(sql, 1)
     token = tokens[_at(parts, int(found["line"]), int(found["col"]))]
-    said = str(found["description"])
-    context = f"expected {said.removeprefix('Expecting ')} near" if said.startswith("Expecting ") else "near"
+    description = str(found["description"])
+    expectation = description.removeprefix("Expecting ")
+    context = "near" if expectation == description else f"expected {expectation} near"
     return source.error(f"it cannot be read, {context} {shown(source, token)}", token.start, _NAMES_HINT)
 
 

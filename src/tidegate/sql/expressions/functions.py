@@ -76,7 +76,7 @@ def unknown_function(word: str) -> SqlUnsupported:
         reason = f"{word}() would change while the query lives, and rows would come and go without a change."
         return refuse(reason, "Give the moment as a parameter: WHERE at >= ?")
     if word in _VOLATILE.split():
-        return refuse(f"{word}() gives another value each time, so it cannot stand in a live query.")
+        return refuse(f"{word}() gives another value each time, so it cannot be used in a live query.")
     near = get_close_matches(word, every_function(), n=3)
     guess = f" Did you mean {' or '.join(near)}?" if near else ""
     listed = "docs/reference/live-filters.md lists the functions; a plain query has all of DuckDB's."

@@ -15,9 +15,9 @@ from tidegate.sql.expressions.types import (
     BYTES,
     INTEGER_BITS,
     TEXT,
-    BeyondLive,
     CompiledExpr,
     RowFault,
+    UnsupportedInLive,
     call,
     constant,
     refuse,
@@ -26,7 +26,7 @@ from tidegate.sql.expressions.types import (
 SUBSTRING_MAX = 2**32 - 1  # what DuckDB takes as a position or a length
 TEXT_CHARS_MAX = 64 * 1024 * 1024  # four times the largest row; protects the memory of the server
 # four times the largest row: a filter must not eat the memory of the server
-PATTERNS_KEPT = 512  # compiled LIKE patterns that come from a column
+PATTERNS_CACHED_MAX = 512  # compiled LIKE patterns that come from a column
 
 # Letters and signs that never join with their neighbours to one character on the screen.
 _LONE = re.compile(
@@ -108,7 +108,7 @@ def reverse(text: str) -> str:
     if text.isascii():
         return text[::-1]
     if not _LONE.fullmatch(text) or "\r\n" in text:
-        raise BeyondLive("live queries do not reverse a text with characters that may combine")
+        raise UnsupportedInLive("live queries do not reverse a text with characters that may combine")
     return text[::-1]
 
 
@@ -121,7 +121,7 @@ def like(
     mark = _escape_mark(escape, fold)
     if mark is None:
         return constant(None, BOOLEAN)
-    compiled = lru_cache(PATTERNS_KEPT)(lambda text: compile_like(lower(text) if fold else text, mark))
+    compiled = lru_cache(PATTERNS_CACHED_MAX)(lambda text: compile_like(lower(text) if fold else text, mark))
     if pattern.constant and pattern.value is not None:
         test = _like_constant(pattern.value, mark, fold)
         return call(BOOLEAN, f"{name} {mark!r} {pattern.value!r}", test, expr)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tidegate.model.epoch import DAY_US, SECOND_US
 from tidegate.sql.expressions.calendar import (
-    MICROSECONDS_PER_DAY,
-    MICROSECONDS_PER_SECOND,
     Interval,
     civil,
     days_of,
@@ -28,7 +27,7 @@ from tidegate.sql.expressions.types import (
     refuse,
 )
 
-_MINUTE, _HOUR = 60 * MICROSECONDS_PER_SECOND, 3_600 * MICROSECONDS_PER_SECOND
+_MINUTE, _HOUR = 60 * SECOND_US, 3_600 * SECOND_US
 
 # Months, days and microseconds of one.
 _UNITS: dict[str, tuple[int, int, int]] = {
@@ -39,7 +38,7 @@ _UNITS: dict[str, tuple[int, int, int]] = {
     "day": (0, 1, 0),
     "hour": (0, 0, _HOUR),
     "minute": (0, 0, _MINUTE),
-    "second": (0, 0, MICROSECONDS_PER_SECOND),
+    "second": (0, 0, SECOND_US),
     "millisecond": (0, 0, 1_000),
     "microsecond": (0, 0, 1),
 }
@@ -80,7 +79,7 @@ def _split(expr: CompiledExpr) -> Callable[[Any], tuple[int, int]]:
     """Return the function that splits a value into its day and the microseconds since midnight."""
     if expr.sql_type == DATE:
         return lambda days: (days, 0)
-    return lambda moment: divmod(moment, MICROSECONDS_PER_DAY)
+    return lambda moment: divmod(moment, DAY_US)
 
 
 def _era_year(days: int, _clock: int) -> int:
@@ -106,7 +105,7 @@ _PARTS: dict[str, Callable[[int, int], int]] = {
     "doy": lambda days, _clock: days - days_of(civil(days)[0], 1, 1) + 1,
     "hour": lambda _days, clock: clock // _HOUR,
     "minute": lambda _days, clock: clock // _MINUTE % 60,
-    "second": lambda _days, clock: clock // MICROSECONDS_PER_SECOND % 60,
+    "second": lambda _days, clock: clock // SECOND_US % 60,
     "millisecond": lambda _days, clock: clock % _MINUTE // 1_000,
     "microsecond": lambda _days, clock: clock % _MINUTE,
 }
@@ -183,7 +182,7 @@ def _zoned_seconds(moment: int) -> float:
 
 
 def _epoch_in(name: str, per_second: int) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
-    step = MICROSECONDS_PER_SECOND // per_second
+    step = SECOND_US // per_second
 
     def build(args: Sequence[CompiledExpr]) -> CompiledExpr:
         expr = _time_of(args[0], name)

@@ -171,8 +171,8 @@ def _refusal(node: Any, name: str) -> Exception:
         "RegexpILike": "Take regexp_matches(x, '(?i)pattern').",
         "AtTimeZone": "Times are UTC in a live query.",
     }
-    hint = words.get(name, "docs/reference/live-filters.md lists what may stand in a live query.")
-    return refuse(f"'{shown(node)}' cannot stand in a live query.", hint)
+    hint = words.get(name, "docs/reference/live-filters.md lists what may be used in a live query.")
+    return refuse(f"'{shown(node)}' cannot be used in a live query.", hint)
 
 
 def _literal(_compiler: TreeCompiler, node: Any) -> CompiledExpr:
@@ -229,7 +229,7 @@ def _is(compiler: TreeCompiler, node: Any) -> CompiledExpr:
         return logic.is_null(expr)
     if target == "Boolean":
         return logic.is_truth(expr, bool(node.expression.this))
-    raise refuse(f"'{shown(node)}' cannot stand in a live query.", "IS takes [NOT] NULL, TRUE, FALSE.")
+    raise refuse(f"'{shown(node)}' cannot be used in a live query.", "IS takes [NOT] NULL, TRUE, FALSE.")
 
 
 def _like(compiler: TreeCompiler, node: Any, escape: CompiledExpr | None = None) -> CompiledExpr:
@@ -248,7 +248,7 @@ def _regex(compiler: TreeCompiler, node: Any) -> CompiledExpr:
 
 def _escape(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if type(node.this).__name__ not in ("Like", "ILike"):
-        raise refuse(f"'{shown(node)}' cannot stand in a live query.")
+        raise refuse(f"'{shown(node)}' cannot be used in a live query.")
     return _like(compiler, node.this, compiler.build(node.expression))
 
 
@@ -262,7 +262,7 @@ def _in(compiler: TreeCompiler, node: Any) -> CompiledExpr:
 
 def _between(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if node.args.get("symmetric"):
-        raise refuse("BETWEEN SYMMETRIC cannot stand in a live query.", "Put the smaller value first.")
+        raise refuse("BETWEEN SYMMETRIC cannot be used in a live query.", "Put the smaller value first.")
     return logic.between(*compiler.build_all([node.this, node.args["low"], node.args["high"]]))
 
 

@@ -19,7 +19,7 @@ from tidegate.model.tables import Row, Value
 
 Run = Callable[[Row], Any]
 
-HINT = "docs/reference/live-filters.md lists what may stand in a live query."
+HINT = "docs/reference/live-filters.md lists what may be used in a live query."
 # Twice the digits of the widest DECIMAL: a product of two is exact before its range is checked.
 EXACT = Context(prec=2 * DECIMAL_PRECISION_MAX + 4)
 
@@ -28,7 +28,7 @@ class RowFault(Exception):
     """A value of one row cannot be calculated: DuckDB would break off the whole statement here."""
 
 
-class BeyondLive(RowFault):
+class UnsupportedInLive(RowFault):
     """A value that DuckDB has and live queries do not, such as an infinite date: a fault even in TRY_CAST."""
 
 
@@ -92,7 +92,7 @@ class CompiledExpr:
 
 
 def refuse(reason: str, hint: str = HINT) -> SqlUnsupported:
-    """Return the error for a expression that cannot stand in a live query."""
+    """Return the error for an expression that cannot be used in a live query."""
     return SqlUnsupported(reason=reason, hint=hint)
 
 

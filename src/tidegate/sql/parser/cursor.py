@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class TokenCursor:
-    """Stands before one token of a text; `syntax` is the hint of an error about what stands there."""
+    """A cursor over the tokens of a text; `syntax` is the hint of an error about the current token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -231,7 +231,7 @@ class TokenCursor:
     # -- errors
 
     def error(self, reason: str, position: int, hint: str | None = None) -> SqlInvalid:
-        """Return the error about what stands at a position."""
+        """Return the error about the token at a position."""
         return self.source.error(reason, position, self.syntax if hint is None else hint)
 
     def expected(self, expectation: str | Iterable[str], *, hint: str | None = None) -> SqlInvalid:

@@ -175,7 +175,7 @@ def _read_quickly(cursor: TokenCursor, columns: int | None) -> Rows | None:
     if made is None:
         return None
     cursor.jump(stop)
-    # Behind a comment the list may go on.
+    # Behind a comment the list may continue.
     return None if cursor.is_at(",") else made
 
 

@@ -57,25 +57,25 @@ def collect(cursor: TokenCursor, stops: Collection[str] = ()) -> list[SqlToken]:
     A closing parenthesis that was not opened here stops, too. SqlInvalid where parentheses do not match.
     """
     found: list[SqlToken] = []
-    opened: list[SqlToken] = []
+    open_brackets: list[SqlToken] = []
     while True:
         token = cursor.token
         key = token.key
         if token.kind == END or key == ";":
-            if opened:
-                raise _unclosed(cursor, opened[-1])
+            if open_brackets:
+                raise _unclosed(cursor, open_brackets[-1])
             return found
-        if not opened and (key in CLOSING or key in stops):
+        if not open_brackets and (key in CLOSING or key in stops):
             return found
         if key in OPENING:
-            opened.append(token)
-            if len(opened) > NESTING_MAX:
+            open_brackets.append(token)
+            if len(open_brackets) > NESTING_MAX:
                 reason = f"parentheses nest deeper than {NESTING_MAX}"
                 raise cursor.error(reason, token.start, "Write it with fewer, or in several statements.")
         elif key in CLOSING:
-            if OPENING[opened[-1].key] != key:
-                raise _unclosed(cursor, opened[-1])
-            opened.pop()
+            if OPENING[open_brackets[-1].key] != key:
+                raise _unclosed(cursor, open_brackets[-1])
+            open_brackets.pop()
         found.append(cursor.advance())
 
 
@@ -218,7 +218,7 @@ def _text(cursor: TokenCursor, token: SqlToken) -> Literal | None:
 
 
 def where(cursor: TokenCursor, stops: Collection[str] = ()) -> Where | None:
-    """Consume WHERE and its condition, where it stands here, and return it."""
+    """Consume WHERE and its condition, if it is next, and return it."""
     if not cursor.take("WHERE"):
         return None
     tokens = expression_tokens(cursor, "a condition", stops)

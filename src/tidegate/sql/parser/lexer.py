@@ -1,7 +1,7 @@
 """The one lexer of SQL text: words, names, strings, numbers, parameters and signs, without comments.
 
 The rules are those of PostgreSQL, which DuckDB shares: comments nest, '' is a quote in a string, E'…' has
-backslashes, $$…$$ is a string, a $ may stand inside a name. The parser reads with `scan`, one token at a
+backslashes, $$…$$ is a string, a $ is allowed inside a name. The parser reads with `scan`, one token at a
 time, and an error has its line and column. Whoever has only to know where statements begin and end reads
 with `tokens_of`, which raises nothing. Both take linear time for any text.
 """
@@ -88,7 +88,7 @@ class SourceText(msgspec.Struct, frozen=True):
     statement: int
 
     def error(self, reason: str, position: int, hint: str | None = None) -> SqlInvalid:
-        """Return the error about what stands at a position."""
+        """Return the error about the token at a position."""
         line, column = line_and_column(self.text, position)
         values = {"line": line, "column": column, "statement": self.statement}
         return SqlInvalid(reason=f"{reason} ({describe_position(**values)}).", hint=hint, **values)
@@ -195,7 +195,7 @@ _UNREADABLE: Mapping[str, tuple[str, str | None]] = {
 
 
 def _unreadable(source: SourceText, token: SqlToken) -> SqlInvalid:
-    reason, hint = _UNREADABLE.get(token.key, (f"the character {token.key!a} may not stand here", None))
+    reason, hint = _UNREADABLE.get(token.key, (f"the character {token.key!a} is not allowed here", None))
     return source.error(reason, token.start, hint)
 
 

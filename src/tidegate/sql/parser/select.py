@@ -122,7 +122,7 @@ def _levels(tokens: Sequence[SqlToken]) -> list[list[int]]:
 
 
 def _is_last(tokens: Sequence[SqlToken], level: Sequence[int], at: int = -2) -> bool:
-    """True if LAST n stands at a position of a query, and LAST is not a name there."""
+    """True if LAST n is at a position of a query, and LAST is not a name there."""
     if len(level) < 4 or tokens[level[at]].key != "LAST" or tokens[level[0]].key not in QUERY_STARTS:
         return False
     number = tokens[level[at + 1]]
@@ -143,9 +143,9 @@ def _check_last(cursor: TokenCursor, tokens: Sequence[SqlToken], level: Sequence
     for at, key in enumerate(keys):
         before = keys[at - 1]
         if key in _NOT_WITH_LAST and before not in ("AS", ".", "IS", "NOT"):
-            reason = f"LAST cannot stand beside {_IN_WORDS.get(key, key)}"
+            reason = f"LAST cannot be combined with {_IN_WORDS.get(key, key)}"
         elif key in _AGGREGATES and keys[at + 1] == "(" and keys[at + 3] != "OVER" and before != ".":
-            reason = f"LAST cannot stand beside {key.lower()}()"
+            reason = f"LAST cannot be combined with {key.lower()}()"
         else:
             continue
         raise cursor.error(reason, tokens[level[-2]].start, _LAST_HINT)
@@ -235,7 +235,7 @@ _NAMES_NEXT = frozenset({"JOIN", "TABLE", "SUMMARIZE", "DESCRIBE"})
 
 
 def table_at(tokens: Sequence[SqlToken], at: int) -> tuple[SqlToken, SqlToken] | None:
-    """Return both names where namespace.table stands at a position, neither longer nor a function."""
+    """Return both names where namespace.table is at a position, neither longer nor a function."""
     if at + 2 >= len(tokens) or tokens[at + 1].key != ".":
         return None
     first, second = tokens[at], tokens[at + 2]

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.errors import DurationInvalid, SqlInvalid, TimeRangeInvalid
 from tidegate.model.durations import Duration, parse_duration
 from tidegate.model.names import TOPIC_SEGMENTS_MAX, shorten
-from tidegate.model.timeranges import parse_time
+from tidegate.model.times import parse_time
 from tidegate.sql.parser.cursor import TokenCursor
 from tidegate.sql.parser.fragments import expression
 from tidegate.sql.parser.lexer import (
@@ -87,7 +87,7 @@ _LIMITS = {
     "seconds": "seconds",
     "max_bytes": "max_bytes",
 }
-# What stands in WITH and in SET (…), but not behind RETENTION: it is not about messages.
+# Allowed in WITH and in SET (…), but not behind RETENTION: it is not about messages.
 _OPTIONS = {**_LIMITS, "dedup_seconds": "dedup_seconds"}
 
 Reader = Callable[[TokenCursor, str], Any]

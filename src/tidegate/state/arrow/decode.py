@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.errors import ValueInvalid
+from tidegate.model.epoch import EPOCH
 from tidegate.state.serializers.signatures import hints_of, optional_inner, type_text, unwrapped
 
 Faults: TypeAlias = dict[int, ValueInvalid]
@@ -31,8 +32,6 @@ Plain: TypeAlias = Callable[[pa.Array], "list[Any]"]
 # What Python's datetime holds, in µs since 1970: from the year 1 to the end of 9999.
 DATETIME_US_MIN = -62_135_596_800_000_000
 DATETIME_US_STOP = 253_402_300_800_000_000
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def converter(python_type: Any, arrow_type: pa.DataType, path: str) -> Convert | None:
@@ -177,7 +176,7 @@ def _datetimes(array: pa.Array) -> list[Any]:
 
 def _instants(array: pa.Array) -> list[Any]:
     spans = _microseconds(array).view("timedelta64[us]").tolist()
-    return _with_nulls(array, list(map(_EPOCH.__add__, spans)))
+    return _with_nulls(array, list(map(EPOCH.__add__, spans)))
 
 
 def _dates(array: pa.Array) -> list[Any]:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import StateInvalid, ValueInvalid
+from tidegate.model.epoch import EPOCH, NAIVE_EPOCH, date_of, day_of, us_of
 from tidegate.state.serializers.signatures import optional_inner, signature_of, type_text, unwrapped
 from tidegate.storage.ordered_bytes import (
     put_double,
@@ -37,11 +38,6 @@ from tidegate.storage.ordered_bytes import (
 
 Put = Callable[[Any], bytes]
 Take = Callable[[bytes, int], tuple[Any, int]]
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 _TURNED = bytes(255 - byte for byte in range(256))
 _BELOW, _ZERO, _ABOVE = 1, 2, 3
@@ -71,13 +67,6 @@ class SubKeyCodec:
         if end != len(stored):
             raise short(stored, end)
         return value
-
-    def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Return the key that begins at a place, and the place after it."""
-        try:
-            return self._take(stored, at)
-        except (IndexError, ValueError, OverflowError, struct.error) as error:
-            raise short(stored, at) from error
 
     def encode_many(self, values: Sequence[Any] | npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of many keys, in order."""
@@ -141,21 +130,19 @@ def _take_float(stored: bytes, at: int) -> tuple[float, int]:
 def _put_date(value: Any) -> bytes:
     if isinstance(value, dt.datetime):
         raise TypeError("it is a datetime, not a date")
-    return put_number(value.toordinal() - _DAY_OF_EPOCH, 4)
+    return put_number(day_of(value), 4)
 
 
 def _take_date(stored: bytes, at: int) -> tuple[dt.date, int]:
-    return dt.date.fromordinal(take_number(stored, at, 4) + _DAY_OF_EPOCH), at + 4
+    return date_of(take_number(stored, at, 4)), at + 4
 
 
 def _put_datetime(value: Any) -> bytes:
-    if value.tzinfo is None:
-        return b"\x00" + put_long((value - _NAIVE_EPOCH) // _MICROSECOND)
-    return b"\x01" + put_long((value - _EPOCH) // _MICROSECOND)
+    return (b"\x01" if value.tzinfo else b"\x00") + put_long(us_of(value))
 
 
 def _take_datetime(stored: bytes, at: int) -> tuple[dt.datetime, int]:
-    epoch = (_NAIVE_EPOCH, _EPOCH)[stored[at]]
+    epoch = (NAIVE_EPOCH, EPOCH)[stored[at]]
     return epoch + dt.timedelta(microseconds=take_long(stored, at + 1)), at + 9
 
 

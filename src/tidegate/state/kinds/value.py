@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     # What `value()` returns: T with a default, else T or None.
-    Given = TypeVar("Given", default=T | None)
+    ValueOrNone = TypeVar("ValueOrNone", default=T | None)
 else:
     from typing import TypeVar
 
     T = TypeVar("T")
-    Given = TypeVar("Given")
+    ValueOrNone = TypeVar("ValueOrNone")
 
 # A default of these types may be shared: nobody can change it in place.
 _IMMUTABLE = (bool, int, float, str, bytes)
 
 
-class ValueState(State, Generic[T, Given]):
+class ValueState(State, Generic[T, ValueOrNone]):
     """One value for each key: `value`, `update`, `clear`; `get_many` and `put_many` for batches."""
 
     kind: ClassVar[StateKind] = "value"
@@ -74,7 +74,7 @@ class ValueState(State, Generic[T, Given]):
         super().__init__((type,), StateOptions(ttl, name, version, serializer, migrations))
         self.default = default
 
-    def value(self) -> Given:
+    def value(self) -> ValueOrNone:
         """Return the key's value; the default, or None, where there is none or it is expired.
 
         A value that is changed in place is stored only when it is given to `update`.
@@ -143,7 +143,7 @@ class ValueState(State, Generic[T, Given]):
         is_shared = self.default is None or isinstance(self.default, _IMMUTABLE)
         self._default_bytes = None if is_shared else self._encode(self.default)
 
-    def _absent(self) -> Given:
+    def _absent(self) -> ValueOrNone:
         if self._default_bytes is None:
             return self.default  # type: ignore[no-any-return]
         return self._decode(self._default_bytes)  # type: ignore[no-any-return]

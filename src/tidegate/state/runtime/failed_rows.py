@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import InvariantBroken, RowFailed, StorageCorrupt, Unavailable
+from tidegate.model.names import shorten
 
 # Errors that no row causes: they end the batch, and its next attempt may succeed.
 INFRASTRUCTURE_ERRORS = (Unavailable, StorageCorrupt, InvariantBroken, MemoryError)
@@ -53,7 +54,7 @@ class FailedRow:
 
     def reason(self) -> str:
         """Return the message of the error."""
-        return _shortened(str(self.error) or type(self.error).__name__, ROW_CHARS_MAX)
+        return shorten(str(self.error) or type(self.error).__name__, ROW_CHARS_MAX)
 
 
 class FailedRows:
@@ -97,7 +98,7 @@ def failed_rows_batch(rows: Sequence[FailedRow]) -> pa.RecordBatch:
                 type(row.error).__name__,
                 row.reason(),
                 row.place,
-                None if row.row is None else _shortened(row_json(row.row), ROW_CHARS_MAX),
+                None if row.row is None else shorten(row_json(row.row), ROW_CHARS_MAX),
             )
             for row in rows
         ),
@@ -113,11 +114,11 @@ def row_failed(operator: str, row: FailedRow) -> RowFailed:
     """Return the error that ends a run: it names the key, the reason, the user's line and the row."""
     # On one line: of the message of a failed query only the first is shown.
     line = " ".join(row.reason().split())
-    reason = f"{type(row.error).__name__}: {_shortened(line, SHOWN_CHARS_MAX)}"
+    reason = f"{type(row.error).__name__}: {shorten(line, SHOWN_CHARS_MAX)}"
     if row.place:
         reason += f" ({row.place})"
     if row.row is not None:
-        reason += f"; the row is {_shortened(row_json(row.row), SHOWN_CHARS_MAX)}"
+        reason += f"; the row is {shorten(row_json(row.row), SHOWN_CHARS_MAX)}"
     elif row.source == "timer":
         reason += "; it was a timer"
     return RowFailed(operator=operator, key=shown_key(row.key), reason=reason)
@@ -157,7 +158,3 @@ def shown_key(key: Any) -> str | None:
     if isinstance(key, tuple):
         return msgspec.json.encode(key, enc_hook=repr).decode()
     return str(key)
-
-
-def _shortened(text: str, chars_max: int) -> str:
-    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"

@@ -63,7 +63,7 @@ class CleanupTimes:
 class CleanupStats:
     """How many entries were checked, and how many of them were expired and removed."""
 
-    looked_count: int = 0
+    checked_count: int = 0
     removed_count: int = 0
 
 
@@ -219,7 +219,7 @@ class TtlCleaner:
         """Remove those of the entries that are expired; yield those that stay, with their time."""
         if not entries:
             return
-        work.stats.looked_count += len(entries)
+        work.stats.checked_count += len(entries)
         for entry, stored in zip(entries, self._write_batch.get_many(entries), strict=True):
             if stored is None:
                 continue

@@ -2,7 +2,7 @@
 
 It is the file `schema.<n>.json` in the operator's folder, written once and never changed; the one with the
 highest number is current. It holds the key's type, max_parallelism, and of each state its number, its kind,
-and the signature and serializer of every version that ever wrote. A state keeps its number for ever, also
+and the signature and serializer of every version that ever wrote. A state keeps its number permanently, also
 when the code has dropped it. Format version 1: JSON, with a checksum over the rest.
 """
 

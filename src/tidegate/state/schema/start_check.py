@@ -33,17 +33,15 @@ class StartPlan:
 
     `parallelism` is None when neither the code nor the checkpoint nor the savepoint determines it.
     `next_batch` is the first that is not complete. Every task passes `seen_epoch` on to `epochs.resolve`, so
-    that tasks of a replaced run are refused. `torn` is True if some partitions have committed `next_batch`,
-    `is_rescale` if the number of instances changes. `changes` has a sentence for each state that is added,
-    dropped, used again or migrated. `moved` are batches that were run by the wrong instances
-    (checkpoint/coalesce_guard.py).
+    that tasks of a replaced run are refused. `torn` is True if some partitions have committed `next_batch`.
+    `changes` has a sentence for each state that is added, dropped, used again or migrated. `moved` are
+    batches that were run by the wrong instances (checkpoint/coalesce_guard.py).
     """
 
     parallelism: int | None
     next_batch: int
     seen_epoch: int
     torn: bool
-    is_rescale: bool
     changes: tuple[str, ...]
     moved: tuple[int, ...] = ()
 
@@ -64,7 +62,7 @@ def check_start(
     if savepoint is not None:
         return _from_savepoint(store, request, parallelism, checkpoint_path(str(savepoint)).absolute())
     changes = _changes(store, request)
-    return StartPlan(parallelism, 0, NONE_SEEN, torn=False, is_rescale=False, changes=changes)
+    return StartPlan(parallelism, 0, NONE_SEEN, torn=False, changes=changes)
 
 
 def _continued(
@@ -76,17 +74,15 @@ def _continued(
 ) -> StartPlan:
     _check_origin(newest, request, savepoint)
     _check_max_parallelism(newest.max_parallelism, request)
-    chosen = parallelism or newest.parallelism
     next_batch = epochs.last_complete(store, newest) + 1
     heads = (
         commit_record_name(newest.number, partition, next_batch) for partition in range(newest.parallelism)
     )
     return StartPlan(
-        parallelism=chosen,
+        parallelism=parallelism or newest.parallelism,
         next_batch=next_batch,
         seen_epoch=newest.number,
         torn=any(store.exists(name) for name in heads),
-        is_rescale=chosen != newest.parallelism,
         changes=_changes(store, request),
         moved=moved_batches(store, newest),
     )
@@ -100,13 +96,11 @@ def _from_savepoint(
     if newest_schema(store, request.operator) is not None and not _has_schemas_of(store, folder, made.schema):
         reason = f"it has other states than the savepoint {folder}. A savepoint starts a new checkpoint."
         raise StateMismatch(operator=request.operator, reason=reason)
-    chosen = parallelism or made.parallelism
     return StartPlan(
-        parallelism=chosen,
+        parallelism=parallelism or made.parallelism,
         next_batch=0,
         seen_epoch=NONE_SEEN,
         torn=False,
-        is_rescale=chosen != made.parallelism,
         changes=_changes(CheckpointStore(folder), request),
     )
 
@@ -115,10 +109,10 @@ def _check_origin(newest: Epoch, request: SchemaRequest, savepoint: str | Path |
     """Raise StateMismatch for a savepoint where the checkpoint has state that did not start from it."""
     if savepoint is None:
         return
-    asked = str(checkpoint_path(str(savepoint)).absolute())
-    if asked != newest.origin:
+    requested = str(checkpoint_path(str(savepoint)).absolute())
+    if requested != newest.origin:
         began = f"it began with the savepoint {newest.origin}" if newest.origin else "it has state already"
-        reason = f"{began}, and {asked} is asked for. A savepoint starts a new checkpoint."
+        reason = f"{began}, and {requested} is requested. A savepoint starts a new checkpoint."
         raise StateMismatch(operator=request.operator, reason=reason)
 
 

@@ -18,11 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import InvariantBroken
 from tidegate.state.serializers.arrays import ArrowSerializer, NdarraySerializer
 from tidegate.state.serializers.msgpack import JsonSerializer, MsgpackSerializer
 from tidegate.state.serializers.scalars import (
@@ -41,7 +39,6 @@ __all__ = [
     "JsonSerializer",
     "MsgpackSerializer",
     "Serializer",
-    "plain_decode",
     "serializer_for",
     "stored_serializer",
 ]
@@ -126,36 +123,3 @@ def stored_serializer(signature: Signature, name: str, python_type: Any = None) 
         return MsgpackSerializer(kind, signature) if name == MsgpackSerializer.name else None
     serializer = serializer_for(kind)
     return serializer if serializer.name == name else None
-
-
-def plain_decode(signature: Signature, payload: bytes, *, serializer: str = "") -> Any:
-    """Return a value as JSON values, by its signature alone: for tools that do not have the class.
-
-    Bytes become base64, times ISO 8601, Decimals text, tuples lists; a dict whose keys are no text becomes
-    a list of pairs.
-    """
-    name = serializer or _default_name(signature)
-    found = stored_serializer(signature, name)
-    if found is None:
-        raise InvariantBroken(reason=f"no serializer '{name}' reads {signature}")
-    return _jsonable(found.decode(payload))
-
-
-def _default_name(signature: Signature) -> str:
-    if not isinstance(signature, str):
-        return MsgpackSerializer.name
-    return ArrowSerializer.name if signature == "arrow" else str(_SCALARS[signature]().name)
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: _jsonable(one) for key, one in value.items()}
-        return [[_jsonable(key), _jsonable(one)] for key, one in value.items()]
-    if isinstance(value, list | tuple):
-        return [_jsonable(one) for one in value]
-    if isinstance(value, pa.RecordBatch | pa.Table):
-        return _jsonable(value.to_pylist())
-    if isinstance(value, np.ndarray):
-        return _jsonable(value.tolist())
-    return msgspec.to_builtins(value)

@@ -12,13 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import StorageCorrupt, ValueInvalid
+from tidegate.model.epoch import EPOCH, NAIVE_EPOCH, date_of, day_of, us_of
 
 T = TypeVar("T")
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
-_DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
-_MICROSECOND = dt.timedelta(microseconds=1)
 
 _INT = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
@@ -192,14 +188,13 @@ class DatetimeSerializer(ScalarSerializer[dt.datetime]):
         """Return 9 bytes."""
         if not isinstance(value, dt.datetime):
             raise value_invalid("datetime", value, "it is no datetime")
-        aware = value.tzinfo is not None
-        return _TIME.pack(aware, (value - (_EPOCH if aware else _NAIVE_EPOCH)) // _MICROSECOND)
+        return _TIME.pack(bool(value.tzinfo), us_of(value))
 
     def decode(self, payload: bytes) -> dt.datetime:
         """Return the time."""
         try:
             aware, micros = _TIME.unpack(payload)
-            return (_EPOCH if aware else _NAIVE_EPOCH) + dt.timedelta(microseconds=micros)
+            return (EPOCH if aware else NAIVE_EPOCH) + dt.timedelta(microseconds=micros)
         except (struct.error, OverflowError) as error:
             raise payload_corrupt("datetime", payload, str(error)) from error
 
@@ -213,12 +208,12 @@ class DateSerializer(ScalarSerializer[dt.date]):
         """Return 4 bytes."""
         if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
             raise value_invalid("date", value, "it is no date")
-        return _DAY.pack(value.toordinal() - _DAY_OF_EPOCH)
+        return _DAY.pack(day_of(value))
 
     def decode(self, payload: bytes) -> dt.date:
         """Return the day."""
         try:
-            return dt.date.fromordinal(_DAY.unpack(payload)[0] + _DAY_OF_EPOCH)
+            return date_of(_DAY.unpack(payload)[0])
         except (struct.error, OverflowError, ValueError) as error:
             raise payload_corrupt("date", payload, str(error)) from error
 

@@ -17,7 +17,7 @@ from tidegate.storage.home.home import Home
 
 DEFAULT_HOME = Path("~/.tidegate")
 # A process talks to one server, seldom to a few.
-CONTEXTS_KEPT_MAX = 8
+CONTEXTS_CACHED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -
     return address is not None and address.url.rstrip("/") == url.rstrip("/")
 
 
-@functools.lru_cache(maxsize=CONTEXTS_KEPT_MAX)
+@functools.lru_cache(maxsize=CONTEXTS_CACHED_MAX)
 def _context(ca_file: str | None, changed_ns: int, pinned: bool) -> ssl.SSLContext:  # noqa: ARG001
     """Return the context for a file of certificates; the time of its change is part of the cache key."""
     context = ssl.create_default_context(cafile=ca_file)

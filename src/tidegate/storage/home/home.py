@@ -193,10 +193,6 @@ class Home:
         return self.run_path / "backups"
 
     @property
-    def copies_path(self) -> Path:
-        return self.path / "kept"
-
-    @property
     def home_id(self) -> str:
         """The digits that identify this home."""
         try:

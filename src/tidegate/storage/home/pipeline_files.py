@@ -10,6 +10,7 @@ beside an installed one is ignored.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -72,15 +73,7 @@ def install_pipeline_file(folder: Path, name: str, content: bytes) -> Replaced |
 
 def stop_pipeline_file(folder: Path, name: str) -> bool:
     """Stop a pipeline by renaming its file; False where it is stopped already."""
-    source, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
-    try:
-        source.replace(stopped)
-    except FileNotFoundError as problem:
-        if stopped.exists():
-            return False
-        raise PipelineNotFound(pipeline=name) from problem
-    sync_folder(folder)
-    return True
+    return _rename(installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name), name)
 
 
 def start_pipeline_file(folder: Path, name: str) -> bool:
@@ -88,16 +81,10 @@ def start_pipeline_file(folder: Path, name: str) -> bool:
     target, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
     if target.exists():
         return False
-    try:
+    with suppress(FileNotFoundError):
         # A rename keeps the time of a file, which tells the worker to start the pipeline again.
         os.utime(stopped)
-        stopped.replace(target)
-    except FileNotFoundError as problem:
-        if target.exists():
-            return False
-        raise PipelineNotFound(pipeline=name) from problem
-    sync_folder(folder)
-    return True
+    return _rename(stopped, target, name)
 
 
 def check_removable(folder: Path, name: str) -> None:
@@ -114,6 +101,18 @@ def remove_pipeline_file(folder: Path, name: str) -> None:
     check_removable(folder, name)
     if not _unlink(stopped_path(folder, name)):
         raise PipelineNotFound(pipeline=name)
+
+
+def _rename(source: Path, target: Path, name: str) -> bool:
+    """Rename the file of a pipeline; False where it has the new name already."""
+    try:
+        source.replace(target)
+    except FileNotFoundError as problem:
+        if target.exists():
+            return False
+        raise PipelineNotFound(pipeline=name) from problem
+    sync_folder(target.parent)
+    return True
 
 
 def _content(path: Path) -> bytes | None:

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 
 def upgrade_home(
-    path: Path, wanted: int, clock: Clock, layout_of: Callable[[], int], finish: Callable[[], None]
+    path: Path, target_layout: int, clock: Clock, layout_of: Callable[[], int], finish: Callable[[], None]
 ) -> None:
-    """Copy a home, then let `finish` bring it to the wanted layout.
+    """Copy a home, then let `finish` convert it to the target layout.
 
     HomeLocked while a server or a worker runs there. `layout_of` is called again under the locks: another
     start may have done the upgrade.
@@ -47,7 +47,7 @@ def upgrade_home(
         worker = take_lock(path, "worker", LEAVING_HOLDER_WAIT_SECONDS)
         try:
             before = layout_of()
-            if before >= wanted:
+            if before >= target_layout:
                 return
             copy = copy_home(path, f"layout-{before}", clock)
             log.info("home copied before its upgrade layout=%d copy=%s", before, copy)

@@ -174,11 +174,11 @@ def apply_changes(files: pa.Table, changes: FileChanges) -> pa.Table | None:
     dropped = pc.filter(files["path"], drop).to_pylist()
     if not changes.removed <= set(dropped):
         return None
-    kept = files.filter(pc.invert(drop)) if dropped else files
+    remaining = files.filter(pc.invert(drop)) if dropped else files
     if not changes.added:
-        return kept
+        return remaining
     fresh = pa.Table.from_pylist(list(changes.added.values()), schema=files.schema)
-    joined = pa.concat_tables([kept, _widen(fresh)])
+    joined = pa.concat_tables([remaining, _widen(fresh)])
     return joined if joined["path"].num_chunks <= CHUNKS_MAX else joined.combine_chunks()
 
 

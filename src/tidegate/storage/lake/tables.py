@@ -205,8 +205,10 @@ def _check_readable(name: str, table: Any) -> None:
     features = set(protocol.reader_features or ())
     unknown = sorted(features - FEATURES_READ)
     if protocol.min_reader_version > READER_VERSION_MAX or unknown:
-        wanted = ", ".join(unknown) or f"reader version {protocol.min_reader_version}"
-        raise _unsupported(name, f"needs {wanted}", "Rewrite it without this feature, or read it with Spark.")
+        missing = ", ".join(unknown) or f"reader version {protocol.min_reader_version}"
+        raise _unsupported(
+            name, f"needs {missing}", "Rewrite it without this feature, or read it with Spark."
+        )
     mode = (table.metadata().configuration or {}).get("delta.columnMapping.mode") or "none"
     if mode != "none":
         raise _unsupported(

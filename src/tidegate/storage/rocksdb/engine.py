@@ -7,8 +7,8 @@ replayed (`wal`), blocks when they are read.
 
 A full disk: a write that finds less than `free_bytes_min` free is refused with StorageFull before RocksDB
 gets it, and works again as soon as there is room. If RocksDB still runs into a full disk, the write raises
-StorageFull, reads go on, and RocksDB takes writes again some seconds after room was freed, or at once after
-`reopen`. In both cases nothing of the refused batch is applied.
+StorageFull, reads continue, and RocksDB takes writes again some seconds after room was freed, or at once
+after `reopen`. In both cases nothing of the refused batch is applied.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RocksEngine:
         self._room_bytes_left = 0
         self._room_writes_left = 0
         self._unusable: TidegateError | None = None
-        self._half_way = False
+        self._reopen_needed = False
         self._closed = False
         self._db = self._open()
 
@@ -123,7 +123,7 @@ class RocksEngine:
         try:
             db.flush_wal(True)
         except Exception as fault:
-            self._half_way = True
+            self._reopen_needed = True
             raise sync_fault(fault, self.path) from fault
         finally:
             self._leave()
@@ -139,10 +139,10 @@ class RocksEngine:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        asked = keys if isinstance(keys, list) else list(keys)
+        key_list = keys if isinstance(keys, list) else list(keys)
         db = self._enter()
         try:
-            values: list[bytes | None] = db.get(asked)
+            values: list[bytes | None] = db.get(key_list)
         except Exception as fault:
             raise read_fault(fault, self.path) from fault
         finally:
@@ -185,7 +185,7 @@ class RocksEngine:
 
     @property
     def reopen_needed(self) -> bool:
-        return self._half_way or self._unusable is not None
+        return self._reopen_needed or self._unusable is not None
 
     def reopen(self) -> None:
         with self._turn:
@@ -203,7 +203,7 @@ class RocksEngine:
                 self._unusable = fault
                 raise
             self._unusable = None
-            self._half_way = False
+            self._reopen_needed = False
 
     def close(self) -> None:
         with self._turn:
@@ -239,7 +239,7 @@ class RocksEngine:
             return  # a reopen that failed left it closed
         except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
             # It is closed. What its flush could not write is in the write-ahead log and is replayed.
-            log.warning("store closed with an error path=%s reason=%s", self.path, fault)
+            log.warning("store closed with an error path=%s error=%s", self.path, fault)
 
     def _view(self, *, stop: bytes | None = None, snapshot: bool = False) -> RocksView:
         with self._turn:
@@ -271,7 +271,7 @@ class RocksEngine:
             )
 
     def _wait_until_open(self) -> None:
-        """Return once a reopen on another thread is over; raise when the engine is not open."""
+        """Return once a reopen on another thread has finished; raise when the engine is not open."""
         with self._turn:
             self._check_open()
 
@@ -294,7 +294,7 @@ class RocksEngine:
         error = write_fault(fault, self.path, self._free_bytes(self.path))
         # RocksDB recovers by itself from a full disk, and nothing of the batch is visible: no need to reopen.
         if not isinstance(error, StorageFull):
-            self._half_way = True
+            self._reopen_needed = True
         return error
 
     def _check_room(self, size_bytes: int) -> None:

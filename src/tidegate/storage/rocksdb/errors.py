@@ -16,7 +16,7 @@ from rocksdict import DbClosedError
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, StorageFull, TidegateError
 from tidegate.storage.rocksdb.wal import locate_damage
 
-READ_HINT = "Try again; if it goes on, look at the disk and at the LOG file in that folder."
+READ_HINT = "Try again; if it persists, look at the disk and at the LOG file in that folder."
 OPEN_HINT = "Look at the disk and at the LOG file in that folder, then start again."
 LOCK_HINT = "One process holds a store at a time. Stop the other one first."
 

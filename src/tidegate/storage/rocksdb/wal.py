@@ -7,7 +7,7 @@ a masked CRC-32C (4 bytes), a length (2) and a type (1). The checksum covers typ
 length. RocksDB takes a record that reaches past the end of the file for the tail of a write that was cut
 short, and stops reading there: right after a crash, but one flipped bit in a length drops every later record
 in silence. A flipped bit that turns a type into one of the recycled kinds ends the log as well, or makes
-RocksDB read the same record for ever.
+RocksDB read the same record endlessly.
 
 So the headers are walked before the engine opens. Where the chain of records breaks, what follows decides: a
 crash leaves nothing whole behind the break; damage leaves whole records. Cost: one hop a record, no

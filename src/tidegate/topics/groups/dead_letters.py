@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
-from tidegate.model.timeranges import format_time
+from tidegate.model.times import format_time
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.log.protocol import MessageLog
@@ -126,7 +126,7 @@ class _DeadLetterBuilder:
                 at = until
         if self._damage is not None:
             log.error(
-                "dead letters without payloads, the messages cannot be read group=%s count=%d reason=%s",
+                "messages unreadable, dead letters written without payload group=%s count=%d error=%s",
                 self._group,
                 self._damaged,
                 self._damage.message,
@@ -165,7 +165,7 @@ class _DeadLetterBuilder:
     def _origin(self, offset: int, message_id: str | None, ts: str | None, *rest: str | None) -> LetterOrigin:
         op, source, mode, user = rest
         exhausted, topic = self._range, self._topic.name
-        member, given = exhausted.member or None, exhausted.deliveries
+        member, deliveries = exhausted.member or None, exhausted.deliveries
         return LetterOrigin(
             topic,
             exhausted.partition,
@@ -173,7 +173,7 @@ class _DeadLetterBuilder:
             message_id,
             self._group,
             member,
-            given,
+            deliveries,
             op,
             ts,
             source,

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
+from tidegate.settings import TopicSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
@@ -45,7 +46,6 @@ from tidegate.topics.groups.types import (
     FetchResult,
     GroupCounters,
     GroupDescription,
-    GroupLimits,
     LeasedRange,
     NackRequest,
     NackResult,
@@ -70,7 +70,7 @@ class Groups:
         directory: TopicDirectory,
         ids: SnowflakeSource,
         clock: Clock,
-        limits: GroupLimits,
+        limits: TopicSettings,
         notify: Callable[[Topic, str], None] = lambda _topic, _group: None,
     ) -> None:
         self._log = log

@@ -25,10 +25,9 @@ from tidegate.topics.groups.ledger import Draft
 from tidegate.topics.groups.types import NackRequest
 
 REASON_CHARS_MAX = 2_000  # of a nack: a line or two of an exception, not its traceback
-RAN_OUT = "the lease ran out"
-GIVEN_BACK = "given back without a reason"
+REASON_EXPIRED = "the lease ran out"
+REASON_NACKED = "given back without a reason"
 
-LEASE_CHARS_MAX = 48  # partition, fetch id and offset at their longest, and two dots
 ECHO_CHARS_MAX = 200  # of a text that is no lease, where an error repeats it
 _LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\.(?:0|[1-9][0-9]{0,18})"
 _ONE = re.compile(_LEASE)
@@ -226,7 +225,7 @@ def _exhaust(draft: Draft, entry: Entry, result: StepResult, room: int) -> int:
     draft.replace(entry, [(entry.start, stop)])
     if entry.kind == HELD and not entry.reason:
         result.expired += stop - entry.start
-    reason = entry.reason or (RAN_OUT if entry.kind == HELD else GIVEN_BACK)
+    reason = entry.reason or (REASON_EXPIRED if entry.kind == HELD else REASON_NACKED)
     result.exhausted.append(ExhaustedEntry(entry.part(entry.start, stop), reason))
     return stop - entry.start
 
@@ -251,7 +250,7 @@ def expire(draft: Draft, rules: Rules, entries_max: int, exhausted_max: int) -> 
 
 def _as_expired(entry: Entry, start: int, stop: int) -> Entry:
     # The member stays: it may acknowledge this by offset until the message is delivered to another one.
-    return _as_waiting(entry, start, stop, (entry.ends_us, 0), entry.member, RAN_OUT)
+    return _as_waiting(entry, start, stop, (entry.ends_us, 0), entry.member, REASON_EXPIRED)
 
 
 def _as_waiting(
@@ -372,7 +371,7 @@ def nack_parts(
     exhausted_max: int,
 ) -> list[ExhaustedEntry]:
     """Set parts of an entry to waiting, or exhaust up to a number of messages and return them."""
-    most, reason = rules.deliveries_max, (nack.reason or GIVEN_BACK)[:REASON_CHARS_MAX]
+    most, reason = rules.deliveries_max, (nack.reason or REASON_NACKED)[:REASON_CHARS_MAX]
     if most is not None and not nack.release and (nack.dead or entry.deliveries >= most):
         later = as_exhausted(entry, rules.now_us, most, reason)
         return _exhaust_parts(draft, entry, parts, (log_start, exhausted_max), later)

@@ -91,9 +91,9 @@ class Members:
                 del self._seen[key]
 
     def _prune(self, now_us: int) -> None:
-        kept = {key: seen for key, seen in self._seen.items() if not self._is_silent(seen, now_us)}
-        self._seen = kept
-        self._room = 2 * len(kept) + MEMBERS_MIN
+        active = {key: seen for key, seen in self._seen.items() if not self._is_silent(seen, now_us)}
+        self._seen = active
+        self._room = 2 * len(active) + MEMBERS_MIN
 
     def _is_silent(self, seen: MemberActivity, now_us: int) -> bool:
         return not seen.waits and now_us - seen.steady_us > self._silent_us

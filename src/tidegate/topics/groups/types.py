@@ -1,4 +1,4 @@
-"""Requests, results, limits and descriptions of consumer groups; all inert."""
+"""Requests, results and descriptions of consumer groups; all inert."""
 
 from __future__ import annotations
 
@@ -7,35 +7,10 @@ from dataclasses import dataclass, field
 
 from tidegate.errors import NameInvalid
 from tidegate.model.names import shorten
-from tidegate.settings import TopicSettings
 from tidegate.topics.log.reader import Start
 
 NAME_CHARS_MAX = 200  # of a group or a member: a host, a program and a number fit in
 NAME_RULE = f"1 to {NAME_CHARS_MAX} printable characters, no control characters."
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
-    """Limits of consumer groups, and the lease time of a fetch that names none."""
-
-    lease_ms_default: int = 30_000
-    deliveries_max: int = 16
-    dead_letters: bool = True
-    in_flight_max: int = 100_000
-    groups_max: int = 1000
-    member_seconds: float = 60.0
-
-    @classmethod
-    def from_settings(cls, settings: TopicSettings) -> GroupLimits:
-        """Return the limits that are set."""
-        return cls(
-            settings.lease_ms_default,
-            settings.deliveries_max,
-            settings.dead_letters,
-            settings.in_flight_max,
-            settings.groups_max,
-            settings.member_seconds,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +237,6 @@ def _checked(name: str, noun: str) -> str:
     reason = "it is empty" if not name else f"it has {len(name)} characters"
     if 0 < len(name) <= NAME_CHARS_MAX:
         fault = next(letter for letter in name if not letter.isprintable())
-        reason = f"{fault!r} may not stand in it"
+        reason = f"{fault!r} is not allowed in it"
     shown = "".join(letter if letter.isprintable() else "�" for letter in shorten(name))
     raise NameInvalid(name=shown, noun=noun, reason=reason, rule=f"A {noun} name has {NAME_RULE}")

@@ -6,7 +6,7 @@ once it is durable: a message that a reader has seen is never lost, not even by 
 Times never go backwards inside a partition, whatever the clock does: an append takes the later of the clock
 and the time before it. That makes the log searchable by time.
 
-A trim removes whole record batches from the beginning. Readers in these batches go on with what they began to
+A trim removes whole record batches from the beginning. Readers in these batches finish what they began to
 read, or get an error with the earliest offset that is left; the end stays, so no offset is used twice.
 """
 
@@ -270,7 +270,7 @@ class TopicLog:
     def retained_start(self, topic: Topic, partition: int, now_us: int) -> int:
         """Return where the log should start by the topic's retention; blocks, on any thread.
 
-        That is the base offset of a record batch, or the end when all of the log is over age.
+        That is the base offset of a record batch, or the end when all of the log is too old.
         """
         held, reader = self.counters(topic, partition), self._reader(topic, partition)
         try:

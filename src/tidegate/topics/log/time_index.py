@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.errors import OffsetOutOfRange, StorageCorrupt, TidegateError, TopicNotFound
+from tidegate.model.epoch import SECOND_US
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.topics import keys
 from tidegate.topics.definitions import Retention, Topic
@@ -32,7 +33,6 @@ from tidegate.topics.log.record_batch import StoredBatch, decode_batch
 # An entry is about a hundred bytes with all that RocksDB stores for it: one in ten thousand. A search then
 # reads this much of the log at most, a few milliseconds.
 INDEX_EVERY_BYTES = 1024 * 1024
-SECOND_US = 1_000_000
 _VALUE = struct.Struct(">QI")
 
 
@@ -148,7 +148,7 @@ class PartitionReader:
     def retained_start(self, held: Counters, retention: Retention, now_us: int) -> int:
         """Return where the log should start by age and by bytes: a base offset, or the end.
 
-        A record batch expires once all of it is over age, or once the batches after it have `max_bytes`
+        A record batch expires once all of it is too old, or once the batches after it have `max_bytes`
         without it. The newest one expires by age alone.
         """
         start = held.start

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
@@ -54,8 +53,8 @@ DEAD_JOBS_MAX = 100  # read from the catalog at once; there is one for each coor
 log = logging.getLogger(__name__)
 
 
-class BackupObserver(Protocol):
-    """What is called once when a backup begins and once when it ends, by any thread."""
+class BackupObserver:
+    """What is called once when a backup begins and once when it ends, by any thread. This does nothing."""
 
     def began(self) -> None:
         """A backup is being made."""
@@ -65,19 +64,6 @@ class BackupObserver(Protocol):
 
     def failed(self) -> None:
         """There will be no file."""
-
-
-class _NoObserver:
-    """An observer that does nothing."""
-
-    def began(self) -> None:
-        return None
-
-    def finished(self, took_seconds: float, size_bytes: int) -> None:  # noqa: ARG002
-        return None
-
-    def failed(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +106,7 @@ class BackupCoordinator:
         self._engine = engine
         self._catalog = catalog
         self._clock = clock
-        self._observer: BackupObserver = observer or _NoObserver()
+        self._observer = observer or BackupObserver()
         self._flush_streams = flush_streams
         self._name = f"{JOB_KIND}/{home.home_id}"
         # One run of one program: process ids are used again.
@@ -224,12 +210,12 @@ class BackupCoordinator:
                 if self._is_packer_gone(active):
                     self.give_up(active.id, "the program that packed it ended before the file was finished")
             except LeaseLost as error:
-                log.warning("backup lost its lease backup=%s problem=%s", active.id, error)
+                log.warning("backup lost its lease backup=%s error=%s", active.id, error)
                 self._end(active, error)
             except BackupNotFound:
                 return  # it ended meanwhile
             except TidegateError as error:
-                log.warning("backup lease not renewed, will try again backup=%s problem=%s", active.id, error)
+                log.warning("backup lease not renewed, will try again backup=%s error=%s", active.id, error)
 
     def _renew(self, active: _ActiveBackup) -> None:
         with self._lock:
@@ -260,7 +246,7 @@ class BackupCoordinator:
                 self._catalog.jobs.fail(claimed, error.to_wire()["error"])
             self._catalog.leases.release(active.lease)
         except TidegateError as problem:  # both end by themselves in half a minute
-            log.warning("backup lease not released backup=%s problem=%s", active.id, problem)
+            log.warning("backup lease not released backup=%s error=%s", active.id, problem)
         if error is None or not is_flocked(active.folder / PACKING_LOCK):
             remove_frozen(active.folder)
 
@@ -295,7 +281,7 @@ def remove_frozen(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as problem:
-        log.warning("frozen copy not removed folder=%s problem=%s", folder, problem)
+        log.warning("frozen copy not removed folder=%s error=%s", folder, problem)
 
 
 def remove_stale_backups(home: Home) -> int:

@@ -168,7 +168,7 @@ def _active_files(table: Path) -> list[str] | None:
     try:
         paths = pa.table(DeltaTable(table.absolute().as_uri()).get_add_actions(flatten=True))["path"]
     except (DeltaError, OSError) as problem:
-        log.warning("table log unreadable table=%s problem=%s", table, problem)
+        log.warning("table log unreadable table=%s error=%s", table, problem)
         return None
     return [path for path in paths.to_pylist() if not path.startswith("/") and "://" not in path]
 

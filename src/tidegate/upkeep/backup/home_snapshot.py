@@ -31,11 +31,12 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tidegate.errors import BackupUnusable, StorageFailed
 from tidegate.model.clock import Clock
+from tidegate.model.epoch import SECOND_US
+from tidegate.model.times import format_time
 from tidegate.storage.engine import Engine
 from tidegate.storage.files import copy_file
 from tidegate.storage.home.home import ID_FILE, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
@@ -95,11 +96,6 @@ class FreezeNotes:
             raise BackupUnusable(file=str(folder), reason=f"{NOTES_FILE} cannot be read") from problem
 
 
-def utc_text(at_us: int) -> str:
-    """Return a time in ISO 8601 with seconds: 2026-01-31T12:00:00Z."""
-    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def freeze(
     home: Home,
     engine: Engine,
@@ -111,11 +107,12 @@ def freeze(
     """Copy everything but the catalog, which the caller has dumped into `CATALOG_DUMP` before.
 
     `flush_streams` writes what streams buffer in memory to their files; without a server there is nothing.
-    Blocks for as long as it takes to link every file; writes go on meanwhile. `between_steps` is called
+    Blocks for as long as it takes to link every file; writes continue meanwhile. `between_steps` is called
     before each step and after the last: tests change the home there.
     """
     content = folder / CONTENT_FOLDER
-    created_at = utc_text(clock.now_us())
+    now_us = clock.now_us()
+    created_at = format_time(now_us - now_us % SECOND_US)
     between_steps()
     # 2 to 4: tables, with the positions of the pipelines before and after
     keeps = _copy_tables(home, _lakes(home, content))
@@ -187,7 +184,10 @@ def _copy_until_settled(
         if not moving:
             break
     else:
-        log.info("pipelines not settled, cut at the batches of their tables pipelines=%s", ",".join(moving))
+        log.info(
+            "pipelines still running, checkpoint cut at the batch of their tables pipelines=%s",
+            ",".join(moving),
+        )
     return committed, planned
 
 

@@ -162,7 +162,7 @@ def _confirm(catalog: CatalogLoader, home: Path, loaded: str) -> None:
         if loaded:
             catalog.confirm(home, loaded)
     except TidegateError as problem:  # the home is complete; in the audit trail its restore stays "started"
-        log.warning("restore not confirmed in the audit trail home=%s problem=%s", home, problem)
+        log.warning("restore not confirmed in the audit trail home=%s error=%s", home, problem)
 
 
 def _give_up(catalog: CatalogLoader, spare: Path, home: Path, loaded: str) -> None:
@@ -174,7 +174,7 @@ def _give_up(catalog: CatalogLoader, spare: Path, home: Path, loaded: str) -> No
             catalog.undo(home if (home / SETTINGS_FILE).exists() else spare, loaded)
     except TidegateError as problem:
         log.warning(
-            "catalog not emptied after a failed restore, restore the same file again home=%s problem=%s",
+            "catalog not emptied after a failed restore, restore the same file again home=%s error=%s",
             home,
             problem,
         )
@@ -215,7 +215,7 @@ def _read(file: Path, target: Path | None, report: Report) -> BackupManifest:
         manifest: BackupManifest | None = None
         for entry in TarReader(stream, str(file)).entries():
             if manifest is not None:
-                raise BackupUnusable(file=str(file), reason=f"{entry.path} stands behind {MANIFEST_NAME}")
+                raise BackupUnusable(file=str(file), reason=f"{entry.path} is behind {MANIFEST_NAME}")
             if entry.path == MANIFEST_NAME:
                 manifest = _read_manifest(entry, str(file))
             elif entry.path in found:
@@ -263,7 +263,7 @@ def _create(place: Path, path: str, file: str) -> BinaryIO:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
     except (FileExistsError, NotADirectoryError) as problem:
-        reason = f"{path} stands where it has something else"
+        reason = f"{path} is in the place of something else"
         raise BackupUnusable(file=file, reason=reason) from problem
 
 

@@ -52,7 +52,7 @@ def _copy_table(source: Path, target: Path) -> dict[Path, int]:
             shutil.rmtree(target)
         if _id_of(source) is None:
             return {}  # dropped, or not finished yet
-    log.warning("table left out of the backup, it is dropped and created again all the time table=%s", source)
+    log.warning("table skipped: dropped and created repeatedly table=%s", source)
     return {}
 
 

@@ -33,7 +33,7 @@ BLOCK_BYTES = 512
 END = bytes(2 * BLOCK_BYTES)
 CHUNK_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 30  # some five million files
-# Long names and large sizes stand in a pax header, which is read into memory: a path has 4,095 bytes at most.
+# Long names and large sizes are in a pax header, which is read into memory: a path has 4,095 bytes at most.
 PAX_BYTES_MAX = 1 << 16
 _TYPE = slice(156, 157)  # where a header block says what it is
 # What Linux takes: for one name, and for a whole path without the zero at its end.
@@ -144,7 +144,7 @@ class TarReader:
             self._path = header.name
             yield TarEntry(header.name, header.size, self)
         if self.read(BLOCK_BYTES) != END[BLOCK_BYTES:] or self._file.read(1):
-            raise self._damaged(f"something stands behind the end, after {self._path}")
+            raise self._damaged(f"there is data behind the end, after {self._path}")
 
     def read(self, count: int) -> bytes:
         """Return exactly so many bytes."""

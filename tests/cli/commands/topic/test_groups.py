@@ -75,7 +75,7 @@ def test_without_ack_leases_are_printed_and_acknowledged_by_hand(home: Path) -> 
     lease = said.partition("lease ")[2].split()[0]
     assert (group("work.leased", home)["lag"], group("work.leased", home)["inFlight"]) == (3, 1)
     said = run("topic", "ack", "work.leased", "--group", "g", "--lease", lease, home=home)
-    assert said == "Acknowledged 1 message. g goes on from 0:1.\n"
+    assert said == "Acknowledged 1 message. g continues from 0:1.\n"
     again = tidegate_here("topic", "ack", "work.leased", "-g", "g", "--lease", lease, home=home)
     assert again.returncode == 1
     assert lease in again.stderr
@@ -100,7 +100,7 @@ def test_upto_names_the_partition_where_there_are_several(home: Path) -> None:
     assert bare.returncode == 1
     assert "--upto PARTITION:1" in bare.stderr
     words = ("topic", "ack", "work.upto", "-g", "g", "--upto", "0:1", "--upto", "1:0")
-    assert run(*words, home=home) == "Acknowledged 3 messages. g goes on from 0:2, 1:1.\n"
+    assert run(*words, home=home) == "Acknowledged 3 messages. g continues from 0:2, 1:1.\n"
     beyond = tidegate_here("topic", "ack", "work.upto", "-g", "g", "--upto", "0:99", home=home)
     assert beyond.returncode == 1
     assert "99" in beyond.stderr
@@ -152,7 +152,7 @@ def test_a_group_is_moved_and_forgotten(home: Path) -> None:
     filled("work.moved", home, partitions=2)
     taken("work.moved", home, "--ack")
     words = ("topic", "reset", "work.moved", "-g", "g", "--to")
-    assert "g goes on from 0:0, 1:0." in run(*words, "earliest", home=home)
+    assert "g continues from 0:0, 1:0." in run(*words, "earliest", home=home)
     bare = tidegate_here(*words, "2", home=home)
     assert bare.returncode == 1
     assert "--partition N (0 to 1) --to 2" in bare.stderr
@@ -381,7 +381,7 @@ def test_the_groups_of_a_topic_fit_eighty_columns() -> None:
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    assert "billing: lag 999, 17 held, 3 waiting to come again, 4 missed" in text
+    assert "billing: lag 999, 17 held, 3 waiting for redelivery, 4 missed" in text
     assert "since the server started: 12,345 delivered (67 again), 11,346 acked, 8 nacked" in text
     assert "1234567 12:00:05" in text
     assert "1234567 2026-01-30" in text

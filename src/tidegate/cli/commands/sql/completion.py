@@ -64,7 +64,7 @@ class KnownNames:
 
 
 def completions(before: str, whole: str, schema: CompletionSchema) -> Iterator[Offer]:
-    """Yield what may stand in place of the word before the cursor, the likeliest first."""
+    """Yield what may replace the word before the cursor, the likeliest first."""
     typed = match[0] if (match := _TYPED.search(before)) else ""
     tokens = list(tokens_of(before[: len(before) - len(typed)]))
     if tokens and tokens[-1].kind == OPEN:

@@ -55,7 +55,7 @@ A statement ends with a semicolon and may span lines. Tab completes keywords, to
 
 
 def prompt(call: Invocation, client: Client) -> None:
-    """Read statements from the terminal until Ctrl-D; an error is shown and the prompt goes on."""
+    """Read statements from the terminal until Ctrl-D; an error is shown and the prompt continues."""
     Prompt(call, client).run()
 
 
@@ -133,7 +133,7 @@ class SqlCompleter(Completer):
         self._schema = schema
 
     def get_completions(self, document: Document, _event: CompleteEvent) -> Iterable[Completion]:
-        """Yield what may stand in place of the word before the cursor."""
+        """Yield what may replace the word before the cursor."""
         before = document.text_before_cursor
         for word, kind, typed in completions(before, document.text, self._schema()):
             yield Completion(word, start_position=-typed, display_meta=kind)

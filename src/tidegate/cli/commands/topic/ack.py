@@ -45,7 +45,7 @@ def ack(
     ] = None,
     leases: LeasesOption = None,
 ) -> None:
-    """Acknowledge messages: the group is done with them and gives them to nobody again."""
+    """Acknowledge messages: the group is done with them and does not redeliver them."""
     if bool(upto) == bool(leases):
         raise UsageRefused("Name what is done: --upto [PARTITION:]OFFSET or --lease ID, one of the two.")
     with call.client() as client:
@@ -57,7 +57,7 @@ def ack(
     def sentence() -> str:
         done = f"Acknowledged {plural(answer['acked'], 'message')}."
         where = places_text(answer["position"])
-        return f"{done} {group} goes on from {where}." if where else done
+        return f"{done} {group} continues from {where}." if where else done
 
     call.answer(answer, sentence)
 
@@ -103,7 +103,7 @@ def extend(
     ] = None,
     member: MemberOption = None,
 ) -> None:
-    """Hold messages longer, from now on; else their leases run out and they come again."""
+    """Hold messages longer, from now on; else their leases expire and they are redelivered."""
     if not leases:
         raise UsageRefused(NEEDED_LEASES)
     lease_ms = parse_milliseconds(lasting, "--for")

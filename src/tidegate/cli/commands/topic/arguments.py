@@ -30,6 +30,9 @@ SIZE_BYTES = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+# How to name the partition of an offset: with another option, or in front of it.
+ADD_FLAG = "Name it: --partition N (0 to {last}) {option} {offset}."
+ADD_PREFIX = "Name it: {option} PARTITION:{offset}, with a partition from 0 to {last}."
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)")
 _UPTO = re.compile(r"(?:([0-9]+):)?([0-9]+)")
 
@@ -64,7 +67,7 @@ def parse_start(text: str, option: str = "--from") -> str | dict[str, Any]:
     if text.isdecimal():
         return {"offset": int(text)}
     from tidegate.errors import TimeRangeInvalid
-    from tidegate.model.timeranges import format_time, parse_time
+    from tidegate.model.times import format_time, parse_time
 
     try:
         return {"timestamp": format_time(parse_time(text))}
@@ -75,13 +78,13 @@ def parse_start(text: str, option: str = "--from") -> str | dict[str, Any]:
         ) from problem
 
 
-def check_one_partition(client: Client, topic: str, option: str, offset: str) -> None:
+def check_one_partition(client: Client, topic: str, option: str, offset: str, hint: str = ADD_FLAG) -> None:
     """Raise RequestInvalid for an offset without a partition where there are several; name the flag."""
     count = len(client.topics.show(topic)["partitions"])
     if count > 1:
         raise RequestInvalid(
             reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
-            hint=f"Name it: --partition N (0 to {count - 1}) {option} {offset}.",
+            hint=hint.format(last=count - 1, option=option, offset=offset),
         )
 
 
@@ -143,12 +146,7 @@ def parse_upto(client: Client, topic: str, texts: Sequence[str]) -> dict[int, in
                 hint="--upto takes OFFSET, or PARTITION:OFFSET such as 0:991; that message is included.",
             )
         if matched[1] is None:
-            count = len(client.topics.show(topic)["partitions"])
-            if count > 1:
-                raise RequestInvalid(
-                    reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
-                    hint=f"Name it: --upto PARTITION:{text}, with a partition from 0 to {count - 1}.",
-                )
+            check_one_partition(client, topic, "--upto", text, ADD_PREFIX)
         partition = int(matched[1] or 0)
         if partition in upto:
             raise RequestInvalid(
@@ -177,8 +175,8 @@ def _in_durations(message: str, field: str, option: str) -> str | None:
     matched = re.fullmatch(rf"{field} is ([0-9]+) to ([0-9]+)(?:, not ([0-9]+)| \(.*\))\.", message)
     if matched is None:
         return None
-    least, most, given = (number and str(Duration(int(number) * 1000)) for number in matched.groups())
-    return f"{option} is {least} to {most}{f', not {given}' if given else ''}."
+    least, most, value = (number and str(Duration(int(number) * 1000)) for number in matched.groups())
+    return f"{option} is {least} to {most}{f', not {value}' if value else ''}."
 
 
 def places_text(places: Mapping[str, int]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PAGE_MESSAGES = 1000  # messages of one request
 FOLLOW_WAIT_MS = 5000  # how long the server holds a request that finds nothing; Ctrl-C ends it at once
-# In a group fewer: what is fetched and not printed yet is leased, and nobody else gets it meanwhile.
+# In a group fewer: what is fetched and not printed yet is leased, and no other member gets it meanwhile.
 GROUP_PAGE_MESSAGES = 100
 # In a group Ctrl-C waits for the current answer, so that nothing is fetched and never released.
 GROUP_WAIT_MS = 1000

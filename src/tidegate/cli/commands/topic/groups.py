@@ -17,10 +17,10 @@ from tidegate.cli.commands.topic.arguments import (
     places_text,
 )
 from tidegate.cli.completion import complete_starts
-from tidegate.cli.hints import DEAD_SUFFIX
-from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import count_text, plural, time_text
 from tidegate.errors import Forbidden, TopicNotFound
+from tidegate.model.names import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,24 +59,24 @@ def reset(
     ],
     partition: PartitionOption = None,
 ) -> None:
-    """Let a group go on from another place; what its members hold is taken from them."""
+    """Move a group to another position; the leases of its members are revoked."""
     place = parse_start(to, "--to")
     with call.client() as client:
         if partition is None and to.isdecimal():
             check_one_partition(client, topic, "--to", to)
         position = client.topic(topic).reset(group, place, partition=partition)
-    call.answer({"position": position}, lambda: f"{group} goes on from {places_text(position)}.")
+    call.answer({"position": position}, lambda: f"{group} continues from {places_text(position)}.")
 
 
 def forget(
     call: Invocation,
     topic: TopicArgument,
     group: GroupOption,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Forget a group with its position and leases; asks first, and without a terminal needs --yes."""
     if not yes:
-        call.need_someone_to_ask(f"whether group {group} may be forgotten: add --yes to forget it.")
+        call.require_terminal(f"whether group {group} may be forgotten: add --yes to forget it.")
         confirm(f"Forget group {group} of topic {topic}?", "Nothing was forgotten.")
     with call.client() as client:
         client.topic(topic).delete_group(group)
@@ -145,7 +145,7 @@ def _group_parts(entry: Mapping[str, Any], today: str) -> list[RenderableType]:
 
     facts = [f"lag {count_text(entry['lag'])}", f"{count_text(entry['inFlight'])} held"]
     if entry["waiting"]:
-        facts.append(f"{count_text(entry['waiting'])} waiting to come again")
+        facts.append(f"{count_text(entry['waiting'])} waiting for redelivery")
     if entry["missed"]:
         facts.append(f"{count_text(entry['missed'])} missed")
     title = Text.assemble((entry["group"], "bold cyan"), f": {', '.join(facts)}")

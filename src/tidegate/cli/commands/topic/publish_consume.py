@@ -97,7 +97,7 @@ def publish(  # noqa: PLR0913 - one parameter for each option
             "--producer and --sequence go together: the number of the first message, 0 for a new producer."
         )
     if dedup_key and (list(payloads) == ["-"] or len(dedup_key) != len(payloads)):
-        raise UsageRefused("--dedup-key stands once for each payload, in their order, and not with '-'.")
+        raise UsageRefused("--dedup-key is given once for each payload, in their order, and not with '-'.")
     count = 0
     firsts: list[Mapping[str, Any]] = []
     with call.client() as client:
@@ -152,7 +152,7 @@ def consume(  # noqa: PLR0913 - one parameter for each option
         return
     if follow and not ack:
         raise UsageRefused(
-            "--follow with --group needs --ack: what is not acknowledged comes again, and again."
+            "--follow with --group needs --ack: what is not acknowledged is redelivered again and again."
         )
     _take(call, options, Membership(group, member, lease_ms, ack))
 

@@ -11,11 +11,11 @@ import typer
 
 from tidegate.cli.commands.topic.arguments import TopicArgument
 from tidegate.cli.commands.topic.consume_loop import GROUP_PAGE_MESSAGES, Membership, Page, release
-from tidegate.cli.hints import DEAD_SUFFIX
-from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import plural
 from tidegate.cli.supervision.child import DeferredInterrupt
 from tidegate.errors import TidegateError
+from tidegate.model.names import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client, TopicClient
@@ -38,15 +38,15 @@ def redrive(
     call: Invocation,
     topic: TopicArgument,
     limit: Annotated[int | None, typer.Option(min=1, help="Most letters; else all that are there.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Send dead letters of a topic to it again, those that were not yet; asks first, or needs --yes."""
     dead = f"{topic}{DEAD_SUFFIX}"
     if not yes:
-        call.need_someone_to_ask(f"whether letters of {dead} may be sent again: add --yes to send them.")
+        call.require_terminal(f"whether letters of {dead} may be sent again: add --yes to send them.")
     with call.client() as client:
         created_at = str(client.topics.show(topic)["createdAt"])
-        # Not more than there are now: one that fails again meanwhile would be sent for ever.
+        # Not more than there are now: one that fails again meanwhile would be sent endlessly.
         count = int(client.topics.show(dead)["messages"])
         most = count if limit is None else min(limit, count)
         if not yes:

@@ -17,7 +17,7 @@ from tidegate.cli.commands.topic.arguments import (
     parse_size,
 )
 from tidegate.cli.hints import UsageRefused
-from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import bytes_text, count_text, plural, seconds_text
 from tidegate.errors import TopicExists
 
@@ -44,7 +44,6 @@ DedupOption = Annotated[
         help="Take dedup keys, and store one message of each in this time, such as '1 day'; none: take none.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @command(app, "list", tenant=True)
@@ -144,7 +143,7 @@ def change_topic(
 def clear_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) -> None:
     """Remove all messages and keep the topic, its groups and sources; asks first, or needs --yes."""
     if not yes:
-        call.need_someone_to_ask(f"whether all messages of {topic} may go: add --yes to clear it.")
+        call.require_terminal(f"whether all messages of {topic} may go: add --yes to clear it.")
     with call.client() as client:
         if not yes:
             held = plural(client.topics.show(topic)["messages"], "message")
@@ -152,7 +151,7 @@ def clear_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) 
         cleared = client.topics.clear(topic)
     call.answer(
         {"cleared": cleared},
-        lambda: f"Removed {plural(cleared, 'message')} of {topic}. Offsets go on where they were.",
+        lambda: f"Removed {plural(cleared, 'message')} of {topic}. Offsets continue where they were.",
     )
 
 
@@ -160,9 +159,7 @@ def clear_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) 
 def delete_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) -> None:
     """Delete a topic with all its messages; asks first, and without a terminal needs --yes."""
     if not yes:
-        call.need_someone_to_ask(
-            f"whether topic {topic} may go with all its messages: add --yes to delete it."
-        )
+        call.require_terminal(f"whether topic {topic} may go with all its messages: add --yes to delete it.")
     with call.client() as client:
         if not yes:
             held = plural(client.topics.show(topic)["messages"], "message")

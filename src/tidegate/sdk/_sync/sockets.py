@@ -1,6 +1,6 @@
-"""The WebSocket of a live query, for a client without asyncio.
+"""The WebSocket of a live query.
 
-The module of the same name in `sdk/_async` offers the same for asyncio; both are written by hand.
+Made from _async/sockets.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def open_socket(url: str, headers: Mapping[str, str], context: ssl.SSLContext) -
             additional_headers=headers,
             compression=None,
             proxy=None,
+            legacy=True,
             open_timeout=OPEN_SECONDS,
             ping_interval=PING_SECONDS,
             ping_timeout=PONG_SECONDS,
             close_timeout=CLOSE_SECONDS,
             max_size=MESSAGE_BYTES_MAX,
-            legacy=True,
         )
     except (OSError, WebSocketException) as problem:
         raise socket_lost(problem, url) from problem

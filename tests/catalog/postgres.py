@@ -24,7 +24,7 @@ from tidegate.errors import StartRefused
 
 START_SECONDS_MAX = 60.0  # a shared machine that syncs slowly
 CONNECTIONS_MAX = 100
-PASSWORD = "s3cret-of-tests"  # noqa: S105 - so that tests can look for it where it must not be
+PASSWORD = "s3cret-of-tests"  # so that tests can look for it where it must not be
 _POLL_SECONDS = 0.05
 _PORT_MIN, _PORT_MAX = 15_000, 32_000
 _PORTS_TRIED = 100
@@ -77,7 +77,7 @@ class Postgres:
         """
         database = url.rsplit("/", 1)[1]
         others = f"datname = '{database}' AND pid <> pg_backend_pid()"
-        terminate = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"  # noqa: S608
+        terminate = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
         self.execute(database, terminate)
         self.execute(database, "DROP SCHEMA public CASCADE")
         self.execute(database, "CREATE SCHEMA public")
