@@ -194,7 +194,7 @@ def test_a_part_that_no_snapshot_has_begins_empty(copy: Path, known: Remembered)
     assert everything(store, known.times) == known.entries()
     with pytest.raises(InvariantBroken, match="not being filled"):
         store.apply_to_part(PART, changes_of(3)[0], version(3))
-    with pytest.raises(InvariantBroken, match="no part"):
+    with pytest.raises(InvariantBroken, match="not a part"):
         store.replace_part("orders.1", copy)
     store.close()
 

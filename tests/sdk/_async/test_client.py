@@ -102,7 +102,7 @@ def test_a_cancelled_publish_leaves_its_batch_in_doubt() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        with pytest.raises(RequestInvalid, match="Nobody knows"):
+        with pytest.raises(RequestInvalid, match="It is unknown"):
             await producer.publish([{"payload": "b"}])
         faulty.script[:] = [Say(content=b'{"offsets": [{}]}')]
         await producer.publish([{"payload": "a"}])

@@ -60,7 +60,7 @@ def test_a_lost_answer_to_an_acknowledgement_is_asked_for_again_and_no_loss(
     assert len(acks) >= 3
     assert acks[0] == acks[1] == acks[2]
     assert group_of(client, topic)["partitions"][0]["position"] == 9
-    assert "leases ended" not in caplog.text
+    assert "leases expired" not in caplog.text
 
 
 @BOTH
@@ -105,7 +105,7 @@ def test_messages_that_are_done_too_late_are_told(
 
     with caplog.at_level(logging.WARNING):
         consume_blocking(Where(server.url, server.token, topic), reset, prefetch=0)
-    assert "messages done after their leases ended" in caplog.text
+    assert "messages done after their leases expired" in caplog.text
 
 
 def test_an_error_for_good_ends_the_loop(client: tidegate.Client, topic: str) -> None:
