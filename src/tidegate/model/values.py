@@ -26,6 +26,7 @@ import msgspec
 
 from tidegate.errors import TimeRangeInvalid, ValueInvalid
 from tidegate.model.epoch import DAY_US, MICROSECOND, NAIVE_EPOCH, SECOND_US, date_of, day_of
+from tidegate.model.json_limits import HARMLESS_BYTES_MAX, find_unreadable
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Value
@@ -186,11 +187,20 @@ def _json(value: object, kind: ColumnType) -> Value:
     if isinstance(value, str):
         _text(value, kind)
         _check_json(value)
-        return value
+        return _readable_json(value)
     try:
-        return _text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")), kind)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:
         raise Refusal(f"{_shown(value)} cannot be written as JSON: {problem}") from problem
+    _text(text, kind)
+    return _readable_json(text)
+
+
+def _readable_json(text: str) -> str:
+    """Return JSON text; refuse what not every reader of a change feed could read."""
+    if 4 * len(text) > HARMLESS_BYTES_MAX and (why := find_unreadable(text.encode())):
+        raise Refusal(f"{_shown(text)} is not readable for every client: {why}")
+    return text
 
 
 def _check_json(text: str) -> None:

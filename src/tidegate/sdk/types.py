@@ -102,6 +102,8 @@ class MessageDict(TypedDict):
     payloadMode: str
     key: str | None
     payload: Any
+    # Set by the client where the payload cannot be decoded: why. The payload is then its text.
+    unreadable: NotRequired[str]
 
 
 class MessagePageDict(TypedDict):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tables.bench import column
 from tests.topics.bench import NOW_US, Bench, build
-from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
+from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid, StorageCorrupt
 from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.model.tables import Table, TableKind
 from tidegate.storage.group_commit import Staging
@@ -201,6 +201,37 @@ def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:
     assert [(row["payload"], row["op"], row["user"], row["source"]) for row in one] == [
         (_row_text(1), "INSERT", "ada", "app.rows")
     ]
+
+
+@pytest.mark.parametrize("damaged", [[0], [3], [5], [1, 4]])
+def test_a_read_ends_before_a_damaged_payload_and_continues_behind_it(
+    bench: Bench, damaged: list[int]
+) -> None:
+    topic, count = bench.create(), 6
+    table = Table(7, "default", "app", "rows", TableKind.SHARED, (column("id"),), ("id",), 0)
+    whole = encode_full([(number,) for number in range(count)])
+    payloads = [b"\xc1" if number in damaged else whole[number] for number in range(count)]
+
+    def stage(staging: Staging) -> None:
+        number = bench.schemas.stage_number(staging, topic.id, table, NOW_US)
+        origin = Origin("INSERT", "app.rows", "full", CODEC_FULL, number, "ada")
+        bench.log.stage_append(staging, topic, 0, [None] * 3, payloads[:3], origin)
+        bench.log.stage_append(staging, topic, 0, [None] * 3, payloads[3:], origin)
+
+    bench.committer.submit(stage).result(60)
+    found, refused, at = [], [], 0
+    while at < count:
+        try:
+            page = read_messages(bench.log, topic, {0: at}, 100)
+            assert read_ranges(bench.log, topic, [(0, at, count)], 10**6)[1] == page.count
+        except StorageCorrupt as problem:
+            assert f"offset {at}" in problem.message
+            refused.append(at)
+            at += 1
+        else:
+            found += [row["offset"] for batch in page.batches for row in batch.to_pylist()]
+            at = page.next_offsets[0]
+    assert (found, refused) == ([number for number in range(count) if number not in damaged], damaged)
 
 
 def _row_text(number: int) -> str:

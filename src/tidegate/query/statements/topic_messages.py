@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from tidegate.errors import LeaseLost, SqlInvalid
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.model.access import Operation
+from tidegate.model.json_limits import HINT, find_unreadable
 from tidegate.model.schemas import ColumnType
 from tidegate.query.statements.parameters import BoundParameters
 from tidegate.query.step import Caller, ConsumeRequest, StatementResult, Step, result_of_rows
@@ -80,6 +81,9 @@ class TopicMessagePlanner:
             if size_bytes > most:
                 reason = f"row {row} of VALUES has {size_bytes} bytes of key and payload; the most is {most}."
                 raise SqlInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
+            if why := find_unreadable(payload):
+                reason = f"row {row} of VALUES is not readable for every client: {why}."
+                raise SqlInvalid(reason=reason, hint=HINT)
 
     def consume(self, statement: Consume, bound: BoundParameters, caller: Caller) -> Step:
         """Plan CONSUME: the door reads the messages, and waits for the first."""

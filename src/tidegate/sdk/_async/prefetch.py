@@ -12,6 +12,7 @@ from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.agent_policy import ConsumerOptions, describe_outcome, nack_body
 from tidegate.sdk.arrow import ArrowPage, page_of
 from tidegate.sdk.leases import LeaseTracker
+from tidegate.sdk.message_page import decode_page
 from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, post, with_hint
 from tidegate.sdk.retries import EndlessRetryState, RetryState
 from tidegate.sdk.types import MessageDict, MessagePageDict
@@ -53,7 +54,7 @@ class Prefetcher:
         """Fetch the first message: this fixes where a new group begins, and raises what is wrong."""
         request = post(f"{self._path}/consume", self._options.consume_body(1, 0), repeatable=True)
         reply = await self._transport.send(request)
-        self._add(decoded(reply.content, request.path))
+        self._add(decode_page(reply.content, request.path))
         self._transport.open_readers.add(self)
         self._keeper = BackgroundTask(self._keep_leases, f"tidegate-keep-{self._options.group}")
 
@@ -182,7 +183,7 @@ class Prefetcher:
                     continue
                 began = self._now()
                 content = await self._consume(count, JSON)
-                if content is not None and not self._add(decoded(content, self._path)):
+                if content is not None and not self._add(decode_page(content, self._path)):
                     await self._pause_after_empty(began)
         except Exception as problem:  # noqa: BLE001 - `check` raises it
             self._set_failure(problem, is_expected=False)

@@ -16,6 +16,7 @@ from tidegate.sdk._async.producer import Producer
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.agent_policy import LEASE_MS, ConsumerOptions, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
+from tidegate.sdk.message_page import decode_page
 from tidegate.sdk.requests import (
     API,
     ARROW_STREAM,
@@ -202,11 +203,12 @@ class TopicClient:
 
         With a group: the next messages that no member holds; they are delivered again unless they are
         acknowledged before their leases end. `start` then says where a new group begins. `consumer()` does
-        all this by itself.
+        all this by itself. A message that cannot be decoded has its payload as text, and `unreadable`.
         """
         optional = {"partition": partition, "group": group, "member": member, "leaseMs": lease_ms}
-        page: MessagePageDict = await self._transport.call(self._consume(start, limit, wait_ms, optional))
-        return page
+        request = self._consume(start, limit, wait_ms, optional)
+        reply = await self._transport.send(request)
+        return decode_page(reply.content, f"{self._transport.url}{request.path}")
 
     async def consume_arrow(
         self,

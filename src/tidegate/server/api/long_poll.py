@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect
 
-from tidegate.errors import GroupNotFound, InvariantBroken, OffsetOutOfRange, RequestInvalid
+from tidegate.errors import (
+    GroupNotFound,
+    InvariantBroken,
+    OffsetOutOfRange,
+    RequestInvalid,
+    StorageCorrupt,
+)
 from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.query.step import ConsumeRequest
 from tidegate.server.http.request import HttpRequest
@@ -182,6 +188,11 @@ class _GroupFetch:
             except OffsetOutOfRange:
                 # Retention removed them before the read: they count as missed at the next try.
                 await self._release(result.ranges)
+            except StorageCorrupt:
+                # The first message cannot be read. It alone stays leased: others are fetched meanwhile, and
+                # it becomes a dead letter when its deliveries are exhausted.
+                await self._release(_behind(result.ranges, 1))
+                raise
         return FetchedMessages([], result.next_offsets, result.missed, is_leased=True)
 
     async def _lease_or_wait(self, deadline: float) -> FetchResult:

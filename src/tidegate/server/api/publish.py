@@ -12,6 +12,7 @@ from starlette.responses import Response
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid
 from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
 from tidegate.ingest.publish import Messages, Receipt, Sender
+from tidegate.model.json_limits import HARMLESS_BYTES_MAX, HINT, find_unreadable
 from tidegate.model.names import shorten
 from tidegate.model.wire.topics import NewMessage, PublishedMessage, PublishResponse
 from tidegate.server.http.arrow import messages_of
@@ -121,16 +122,20 @@ def _check_sizes(limits: Settings, messages: Messages) -> None:
     if not 1 <= len(messages) <= count_max:
         reason = f"A publish takes 1 to {count_max} messages, not {len(messages)}."
         raise RequestInvalid(reason=reason, hint="Split the request, or raise server.messages_max.")
-    check_message_bytes(messages, limits.topics.message_bytes_max)
+    check_messages(messages, limits.topics.message_bytes_max)
 
 
-def check_message_bytes(messages: Messages, bytes_max: int) -> None:
-    """Raise RequestInvalid for a message whose key and payload are too large."""
+def check_messages(messages: Messages, bytes_max: int) -> None:
+    """Raise RequestInvalid for a message that is too large, or that not every client could read."""
     for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
         size_bytes = len(payload) + len((key or "").encode())
         if size_bytes > bytes_max:
             reason = f"Message {index} has {size_bytes} bytes of key and payload; the most is {bytes_max}."
             raise RequestInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
+        if size_bytes > HARMLESS_BYTES_MAX and (why := find_unreadable(payload)):
+            raise RequestInvalid(
+                reason=f"Message {index} is not readable for every client: {why}.", hint=HINT
+            )
 
 
 def _sender_of_query(request: HttpRequest) -> Sender | None:

@@ -12,7 +12,7 @@ from tidegate.errors import ContentTypeUnsupported, RequestInvalid
 from tidegate.ingest.batch_commit import PART_MESSAGES_MAX, BatchParts, check_partitions
 from tidegate.model.names import shorten
 from tidegate.model.wire.topics import AbortResponse, CommitResponse, PartResponse
-from tidegate.server.api.publish import check_message_bytes
+from tidegate.server.api.publish import check_messages
 from tidegate.server.http.arrow import messages_of
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import ARROW_STREAM, json_answer
@@ -108,7 +108,7 @@ def _check_part(runtime: Runtime, topic: Topic, content: bytes) -> int:
     messages = messages_of(content, PART_MESSAGES_MAX, limits.server.body_bytes_max)
     if not len(messages):
         raise RequestInvalid(reason="A part has at least one message.", hint="Leave an empty part out.")
-    check_message_bytes(messages, limits.topics.message_bytes_max)
+    check_messages(messages, limits.topics.message_bytes_max)
     check_partitions(topic, messages.partitions)
     if messages.dedup_keys is not None:
         checked_digests(topic, messages.dedup_keys)

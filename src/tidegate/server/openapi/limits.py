@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.model.access import ROLE_SHORTS, Role
+from tidegate.model.json_limits import DEPTH_MAX, NUMBER_CHARS_MAX
 from tidegate.model.names import (
     PIPELINE_NAME_CHARS_MAX,
     TENANT_NAME_CHARS_MAX,
@@ -147,7 +148,8 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         "TopicChange": _topic_limits(settings),
         "NewMessage": {
             "payload": {
-                "description": f"Any JSON value; with its key {topics.message_bytes_max} bytes at most."
+                "description": f"Any JSON value, nested at most {DEPTH_MAX} levels deep, numbers of at most "
+                f"{NUMBER_CHARS_MAX} characters in it; with its key {topics.message_bytes_max} bytes at most."
             },
             "partition": _COUNT,
             "dedupKey": {"minLength": 1, "maxLength": DEDUP_KEY_CHARS_MAX},

@@ -7,7 +7,7 @@ messages, `arrow_stream` the bytes of a range as one Arrow IPC stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import OffsetOutOfRange, RequestInvalid
+from tidegate.errors import OffsetOutOfRange, RequestInvalid, StorageCorrupt
 from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.protocol import MessageLog
@@ -127,22 +127,16 @@ def shared(waiting: Mapping[int, int], total_max: int, turn: int = 0) -> dict[in
 def read_messages(log: MessageLog, topic: Topic, begin: Mapping[int, int], limit: int) -> TopicReadResult:
     """Return at most `limit` messages from these offsets on, from all partitions in equal shares.
 
-    Large messages make it fewer: a result ends at `RESULT_BYTES_MAX`, but never before its first message.
+    Large messages make it fewer: a result ends at `RESULT_BYTES_MAX`, but never before its first message. It
+    ends before a damaged message, too; StorageCorrupt where that is the first one.
     """
     held = {partition: max(0, log.counters(topic, partition).end - begin[partition]) for partition in begin}
     taken = TopicReadResult([], dict(begin))
-    room_bytes = RESULT_BYTES_MAX
-    for partition, count in shared(held, limit, sum(begin.values())).items():
-        stop = begin[partition] + count
-        for stored in log.read(topic, partition, begin[partition], stop):
-            whole = log.arrow(topic, stored, begin[partition], stop)
-            batch = _fitting(whole, room_bytes, at_least_one=not taken.batches)
-            if batch.num_rows:
-                taken.batches.append(batch)
-                taken.next_offsets[partition] += batch.num_rows
-            room_bytes -= batch.nbytes
-            if taken.next_offsets[partition] < min(stop, stored.stop_offset):
-                return taken
+    shares = shared(held, limit, sum(begin.values())).items()
+    ranges = [(partition, begin[partition], begin[partition] + count) for partition, count in shares]
+    for partition, batch in _fitting_batches(log, topic, ranges, RESULT_BYTES_MAX):
+        taken.batches.append(batch)
+        taken.next_offsets[partition] += batch.num_rows
     return taken
 
 
@@ -151,21 +145,62 @@ def read_ranges(
 ) -> tuple[list[pa.RecordBatch], int]:
     """Return the messages of ranges (partition, start, stop), in this order, and their number.
 
-    The result ends at `bytes_max`, but never before the first message.
+    The result ends at `bytes_max`, but never before the first message. It ends before a damaged message, too;
+    StorageCorrupt where that is the first one.
     """
-    batches: list[pa.RecordBatch] = []
-    count, room_bytes = 0, bytes_max
+    batches = [batch for _, batch in _fitting_batches(log, topic, ranges, bytes_max)]
+    return batches, sum(batch.num_rows for batch in batches)
+
+
+def _fitting_batches(
+    log: MessageLog, topic: Topic, ranges: Iterable[tuple[int, int, int]], room_bytes: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the messages of ranges, with their partition, up to a number of bytes or a damaged message."""
+    is_first = True
     for partition, start, stop in ranges:
-        for stored in log.read(topic, partition, start, stop):
+        try:
+            for whole in _readable_batches(log, topic, partition, start, stop):
+                batch = _fitting(whole, room_bytes, at_least_one=is_first)
+                if batch.num_rows:
+                    yield partition, batch
+                    is_first = False
+                room_bytes -= batch.nbytes
+                if batch.num_rows < whole.num_rows:
+                    return
+        except StorageCorrupt:
+            if is_first:
+                raise
+            return
+
+
+def _readable_batches(
+    log: MessageLog, topic: Topic, partition: int, start: int, stop: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a range; before a damaged one it ends with StorageCorrupt."""
+    for stored in log.read(topic, partition, start, stop):
+        try:
             whole = log.arrow(topic, stored, start, stop)
-            batch = _fitting(whole, room_bytes, at_least_one=not batches)
-            if batch.num_rows:
-                batches.append(batch)
-                count += batch.num_rows
-            room_bytes -= batch.nbytes
-            if batch.num_rows < whole.num_rows:
-                return batches, count
-    return batches, count
+        except StorageCorrupt:
+            first = max(start, stored.base_offset)
+            damaged = _damaged_offset(log, topic, stored, first)
+            if damaged > first:
+                yield log.arrow(topic, stored, first, damaged)
+            raise
+        yield whole
+
+
+def _damaged_offset(log: MessageLog, topic: Topic, stored: StoredBatch, start: int) -> int:
+    """Return the offset of the first message of a batch, from `start` on, whose payload is damaged."""
+    low, high = start, stored.stop_offset - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            log.arrow(topic, stored, start, middle)
+        except StorageCorrupt:
+            high = middle - 1
+        else:
+            low = middle
+    return low
 
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> pa.RecordBatch:

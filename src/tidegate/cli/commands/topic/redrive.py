@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ from tidegate.cli.commands.topic.consume_loop import GROUP_PAGE_MESSAGES, Member
 from tidegate.cli.invocation import Invocation, YesOption, command, confirm
 from tidegate.cli.output.format import plural
 from tidegate.cli.supervision.child import DeferredInterrupt
-from tidegate.errors import TidegateError
+from tidegate.errors import RequestInvalid, RequestMalformed, TidegateError
 from tidegate.model.names import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -57,17 +57,19 @@ def redrive(
         except (KeyboardInterrupt, TidegateError):
             typer.echo(f"Before that, {plural(work.sent, 'letter')} of {dead} went to {topic}.", err=True)
             raise
-    sent, left_out = work.sent, work.left_out
+    sent, left_out, refused = work.sent, work.left_out, work.refused
 
     def sentence() -> str:
-        if not sent and not left_out:
+        if not sent and not left_out and not refused:
             return f"Nothing to send: every letter of {dead} was sent again before."
         text = f"Sent {plural(sent, 'letter')} to {topic} again; {dead} keeps them as well."
-        return (
-            f"{text} Left out: {plural(left_out, 'letter')} without a message to send." if left_out else text
-        )
+        if left_out:
+            text += f" Left out: {plural(left_out, 'letter')} without a message to send."
+        if refused:
+            text += f" Refused by {topic}: {plural(len(refused), 'letter')}; the first: {refused[0]}"
+        return text
 
-    call.answer({"sent": sent, "leftOut": left_out}, sentence)
+    call.answer({"sent": sent, "leftOut": left_out, "refused": len(refused)}, sentence)
 
 
 @dataclass(slots=True)
@@ -79,12 +81,19 @@ class _Redrive:
     created_at: str  # of the topic
     sent: int = 0
     left_out: int = 0
+    # Why the topic does not take a letter, one reason each.
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """The number of letters that were sent, left out or refused."""
+        return self.sent + self.left_out + len(self.refused)
 
     def run(self, most: int) -> None:
-        """Send up to so many letters; count those that were sent, and those without a message."""
+        """Send up to so many letters, and count what became of them."""
         letters = self.client.topic(f"{self.topic}{DEAD_SUFFIX}")
         with DeferredInterrupt() as stop:
-            while not stop.is_set and (left := most - self.sent - self.left_out) > 0:
+            while not stop.is_set and (left := most - self.done) > 0:
                 page = min(GROUP_PAGE_MESSAGES, left)
                 messages = letters.consume(limit=page, group=GROUP, lease_ms=LEASE_MS)["messages"]
                 if not messages:
@@ -99,17 +108,25 @@ class _Redrive:
             for message in messages:
                 if stop.is_set:
                     break
-                if is_letter(message):
-                    self._send(message)
-                    self.sent += 1
-                else:
-                    self.left_out += 1
+                self._send_one(message)
                 done += 1
         finally:
             if leases[done:]:
                 release(letters, MEMBERSHIP, leases[done:])
             if done:
                 letters.ack(GROUP, leases=leases[:done])
+
+    def _send_one(self, message: Mapping[str, Any]) -> None:
+        """Send one letter; one that has no message, or that the topic does not take, holds up no other."""
+        if not is_letter(message):
+            self.left_out += 1
+            return
+        try:
+            self._send(message)
+        except (RequestInvalid, RequestMalformed) as problem:
+            self.refused.append(problem.message)
+        else:
+            self.sent += 1
 
     def _send(self, letter: Mapping[str, Any]) -> None:
         """Publish the message of a letter, with an idempotency key: a repeat is published once."""

@@ -1,0 +1,192 @@
+"""Messages that clients cannot read: refused by every door; those that a log has harm no other message."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.cli.calls import tidegate_here
+from tests.server.sql_client import Client
+from tests.server.topic_client import admin, topic
+from tests.topics.bench import Bench, build
+from tidegate import connect
+from tidegate.errors import RequestInvalid, StorageCorrupt
+from tidegate.model.json_limits import DEPTH_MAX, NUMBER_CHARS_MAX
+from tidegate.model.tables import Table, TableColumn, TableKind
+from tidegate.sdk.client import Client as Sdk
+from tidegate.storage.group_commit import Staging
+from tidegate.storage.rocksdb.engine import RocksEngine
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.server import RunningServer, running_server
+from tidegate.topics.log.record_batch import Origin
+from tidegate.topics.payloads import CODEC_FULL, encode_full
+
+__all__ = ["admin", "topic"]  # fixtures
+
+LONG = "1" * (NUMBER_CHARS_MAX + 1)
+DEEP = "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)
+# Beyond what Python reads.
+DIGITS = "9" * 5_000
+STORED = ['{"n": 0}', f'{{"n": {DIGITS}}}', '{"n": 2}', DEEP, '{"n": 4}']
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Sdk]:
+    with connect(server.url, token=server.token) as found:
+        yield found
+
+
+@pytest.mark.parametrize("payload", [LONG, DEEP, f'{{"a": [1, -0.{LONG}]}}'])
+def test_every_door_refuses_them_and_stores_no_part_of_the_request(
+    admin: Client, client: Sdk, topic: str, payload: str
+) -> None:
+    body = f'{{"messages": [{{"payload": 1}}, {{"payload": {payload}}}]}}'
+    answer = admin.http.post(
+        f"/topics/{topic}/publish", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error["message"].startswith("Message 1 is not readable for every client: it ")
+    assert error["hint"] == "Send long numbers as texts, and nest less."
+    with pytest.raises(RequestInvalid, match="Message 1 is not readable"):
+        client.topic(topic).publish_arrow(pa.table({"payload": ["1", payload]}))
+    refused = admin.refused(f"PUBLISH INTO {topic} VALUES ('1'), (?)", [payload])
+    assert "row 2 of VALUES is not readable for every client" in refused["message"]
+    assert client.topics.show(topic)["messages"] == 0
+
+
+def test_columns_of_json_refuse_them_so_that_change_feeds_have_none(admin: Client, topic: str) -> None:
+    admin.run("CREATE SHARED TABLE IF NOT EXISTS shop.documents (id INT PRIMARY KEY, body JSON)")
+    admin.run(f"ALTER TOPIC {topic} ADD SOURCE shop.documents ON INSERT WITH (payload = 'full')")
+    for number, payload in enumerate((LONG, DEEP)):
+        refused = admin.refused("INSERT INTO shop.documents VALUES (?, ?)", [number, payload])
+        assert "is not readable for every client" in refused["message"]
+    refused = admin.refused("INSERT INTO shop.documents VALUES (2, ?)", [{"a": json.loads(DEEP)}])
+    assert "is not readable for every client" in refused["message"]
+    limit = "[" * DEPTH_MAX + "]" * DEPTH_MAX
+    admin.run("INSERT INTO shop.documents VALUES (3, ?)", [limit])
+    (message,) = admin.run(f"CONSUME FROM {topic}")["rows"]
+    assert limit in json.dumps(message)
+
+
+def test_what_clients_read_is_stored(client: Sdk, topic: str) -> None:
+    texts = ["9" * 4_500, "[" * 4_500, {"n": int("9" * 40)}, [[[]]] * 500]
+    client.topic(topic).publish([{"payload": text} for text in texts])
+    assert [message["payload"] for message in client.topic(topic).consume()["messages"]] == texts
+
+
+def bench_of(home: Path) -> Bench:
+    """Open the log of a server that is stopped, to write what its doors refuse."""
+    engine: Any = RocksEngine(home / "engine")
+    return build(engine, ManualClock(time.time_ns() // 1_000))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[RunningServer]:
+    """Start a server whose topic app.old has what an older version took."""
+    home = tmp_path / "home"
+    with running_server(home) as running, connect(running.url, token=running.token) as first:
+        first.topics.create("app.old")
+    bench = bench_of(home)
+    bench.publish(bench.directory.get("default", "app.old"), [text.encode() for text in STORED])
+    bench.committer.close()
+    bench.engine.close()
+    with running_server(home) as running:
+        yield running
+
+
+def test_stored_ones_are_text_with_a_mark_and_harm_no_other(stored: RunningServer) -> None:
+    with connect(stored.url, token=stored.token) as client:
+        old = client.topic("app.old")
+        for page in (old.consume(), old.consume(group="g", lease_ms=60_000)):
+            messages = page["messages"]
+            assert [one.get("unreadable") is None for one in messages] == [True, False, True, True, True]
+            assert messages[1]["payload"] == STORED[1]
+            assert [messages[at]["payload"] for at in (0, 2, 4)] == [{"n": 0}, {"n": 2}, {"n": 4}]
+        leases = [str(message["lease"]) for message in messages]
+        assert old.nack("g", [leases[1]], dead=True, reason="too long")["dead"] == 1
+        assert old.ack("g", [leases[0], *leases[2:]])["acked"] == 4
+        assert old.groups()[0]["lag"] == 0
+
+        seen: list[Any] = []
+        with old.consumer(group="loop") as consumer:
+            for message in consumer:
+                seen.append(message["payload"])
+                if len(seen) == len(STORED):
+                    break
+        assert (seen[0], seen[1], seen[4]) == ({"n": 0}, STORED[1], {"n": 4})
+
+
+def test_an_agent_fails_on_them_alone(stored: RunningServer) -> None:
+    done: list[int] = []
+    with connect(stored.url, token=stored.token) as client:
+        agent = client.topic("app.old").agent("ai", workers=1)
+
+        def work(message: Any) -> None:
+            if message.get("unreadable") or isinstance(message["payload"], list):
+                raise ValueError("not for me")
+            done.append(message["payload"]["n"])
+            if len(done) == 3:
+                agent.stop()
+
+        agent.run(work)
+    assert done == [0, 2, 4]
+
+
+def test_a_damaged_payload_holds_up_no_other_of_its_group(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running_server(home) as running, connect(running.url, token=running.token) as first:
+        first.topics.create("app.old")
+    bench = bench_of(home)
+    topic = bench.directory.get("default", "app.old")
+    columns = (TableColumn("id", "BIGINT"),)
+    table = Table(7, "default", "app", "rows", TableKind.SHARED, columns, ("id",), 0)
+
+    def stage(staging: Staging) -> None:
+        number = bench.schemas.stage_number(staging, topic.id, table, 0)
+        payloads = [*encode_full([(0,)]), b"\xc1", *encode_full([(2,), (3,)])]
+        origin = Origin("INSERT", "app.rows", "full", CODEC_FULL, number)
+        bench.log.stage_append(staging, topic, 0, [None] * 4, payloads, origin)
+
+    bench.committer.submit(stage).result(60)
+    bench.committer.close()
+    bench.engine.close()
+    with running_server(home) as running, connect(running.url, token=running.token) as client:
+        old = client.topic("app.old")
+
+        def fetch() -> list[int]:
+            messages = old.consume(group="g", lease_ms=600_000)["messages"]
+            old.ack("g", [str(message["lease"]) for message in messages])
+            return [message["payload"]["id"] for message in messages]
+
+        assert fetch() == [0]
+        with pytest.raises(StorageCorrupt, match="offset 1"):
+            fetch()
+        assert fetch() == [2, 3]
+        assert old.groups()[0]["lag"] == 1
+
+
+def test_dead_letters_that_the_topic_refuses_are_stepped_over(stored: RunningServer) -> None:
+    with connect(stored.url, token=stored.token) as client:
+        old = client.topic("app.old")
+        leases = [str(message["lease"]) for message in old.consume(group="g")["messages"]]
+        assert old.nack("g", leases, dead=True, reason="no")["dead"] == 5
+        words = ("topic", "redrive", "app.old", "--yes")
+        answer = tidegate_here(*words, home=stored.home)
+        assert answer.returncode == 0, answer.stderr
+        text = " ".join(answer.stdout.split())
+        assert text.startswith("Sent 3 letters to app.old again; app.old.dead keeps them as well.")
+        assert "Left out: 1 letter without a message to send." in text
+        assert "Refused by app.old: 1 letter; the first: Message 0 is not readable for every client" in text
+        assert client.topics.show("app.old")["messages"] == 8
+        again = json.loads(tidegate_here(*words, "--json", home=stored.home).stdout)
+        assert again == {"sent": 0, "leftOut": 0, "refused": 0}
+        shown = tidegate_here("topic", "consume", "app.old", "--json", home=stored.home)
+        lines = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert [line["payload"] for line in lines if "unreadable" in line] == [STORED[1]]
