@@ -5,7 +5,7 @@ No Tidegate server is needed. With Tidegate installed beside Spark:
     python examples/dedup.py orders/ unique/ checkpoint/
 
 `orders/` holds files with lines such as {"order_id": "a1", "amount": 12.5, "at": "2026-01-01T10:00:00Z"}.
-Run it again with more files, or with another number of partitions: it goes on where it stood.
+Run it again with more files, or with another number of partitions: it continues where it stopped.
 """
 
 import sys

@@ -6,8 +6,8 @@ Try it beside a running `tidegate up`; give the first line again, and nothing is
     python examples/dedup_consumer.py seen/ &
     tidegate topic publish app.orders '{"id": "o-1", "at": "2026-01-01T10:00:00Z", "amount": 12.5}'
 
-What was seen lies in the folder. Kill the consumer at any moment and start it again: it goes on where it
-stood, no order is left out and none comes twice, but for those it had in hand, which it prints again.
+What was seen lies in the folder. Kill the consumer at any moment and start it again: it continues where it
+stopped, no order is left out and none comes twice, but for those it had in hand, which it prints again.
 """
 
 import sys

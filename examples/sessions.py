@@ -5,7 +5,7 @@ No Tidegate server is needed. With Tidegate installed beside Spark:
     python examples/sessions.py clicks/ visits/ checkpoint/
 
 `clicks/` holds files with lines such as {"user_id": "ada", "feature": "map", "at": "2026-01-01T10:00:00Z"}.
-Run it again with more files, or with another number of partitions: it goes on where it stood.
+Run it again with more files, or with another number of partitions: it continues where it stopped.
 """
 
 import sys
