@@ -36,6 +36,7 @@ from tidegate.errors import (
     InvariantBroken,
     LinkWrong,
     RequestInvalid,
+    SessionInsufficient,
     TenantDisabled,
     TidegateError,
     TokenExpired,
@@ -54,6 +55,8 @@ from tidegate.model.times import format_time
 LABEL_CHARS_MAX = 200  # a line in a list
 USE_NOTED_SECONDS = 3_600  # the resolution of the last use; a finer one would be a write for each request
 ENDED_SESSION_LISTED_US = 86_400 * SECOND_US  # browsers make many: lists show ended ones for a day
+
+SESSION_KIND = "session"  # of a browser, accepted as a cookie alone
 
 _TEXT = re.compile(r"tg_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"(home-)?[0-9a-f]{16}")
@@ -202,7 +205,7 @@ class Tokens:
     def prune(self, before_us: int) -> int:
         """Delete tokens that ended before a time, links and sessions after a day; return their number."""
         day_ago_us = max(before_us, self._clock.now_us() - ENDED_SESSION_LISTED_US)
-        old_session = and_(TOKENS.c.kind == "session", TOKENS.c.ended_us < day_ago_us)
+        old_session = and_(TOKENS.c.kind == SESSION_KIND, TOKENS.c.ended_us < day_ago_us)
         with self._connections.write() as connection:
             connection.execute(delete(LINKS).where(LINKS.c.expires_us < day_ago_us))
             old = or_(TOKENS.c.ended_us < before_us, old_session)
@@ -219,7 +222,8 @@ class Tokens:
         if not row.user_enabled:
             return UserDisabled(user=row.user)
         roles = roles_of(row.roles)
-        return Principal(row.tenant, row.user, roles, row.id, row.tenant, row.expires_us)
+        is_session = row.kind == SESSION_KIND
+        return Principal(row.tenant, row.user, roles, row.id, row.tenant, row.expires_us, is_session)
 
     def _end_expired_ids(self, ids: Sequence[str]) -> None:
         for part in id_slices(ids):
@@ -354,8 +358,8 @@ class Links:
     def make(self, principal: Principal, lifetime_seconds: float, request_id: str = "") -> IssuedLink:
         """Issue a link for a principal, with the same rights; it ends with the principal's token.
 
-        A session cannot issue links: each would begin another session, and one sign-in would never end. A
-        user has at most UNUSED_MAX unused links; the oldest one is deleted for a new one.
+        A session cannot issue links (SessionInsufficient): each would begin another session, and one sign-in
+        would never end. A user has at most UNUSED_MAX unused links; the oldest one is deleted for a new one.
         """
         now_us = self._clock.now_us()
         expires_us = expiry_us(now_us, lifetime_seconds)
@@ -370,9 +374,8 @@ class Links:
             maker = _living(connection, principal.token_id, now_us)
             if maker is None:
                 raise TokenRevoked(user=user)
-            if maker.kind == "session":
-                reason = "A browser's session makes no links: it would never have to end."
-                raise RequestInvalid(reason=reason, hint="Use a token: 'tidegate open'.")
+            if maker.kind == SESSION_KIND:
+                raise SessionInsufficient(operation=str(Operation.LINK_CREATE))
             expires_us = _earlier(expires_us, maker.expires_us)
             values |= {"made_with": principal.token_id, "expires_us": expires_us}
             connection.execute(insert(LINKS).values(**values))
@@ -406,7 +409,7 @@ class Links:
             expires_us = _earlier(session_us, maker.expires_us)
             owner = (row.tenant, row.user)
             issued = self._issuer.issue(
-                connection, owner, "session", _SESSION_LABEL, expires_us, made_with=row.made_with
+                connection, owner, SESSION_KIND, _SESSION_LABEL, expires_us, made_with=row.made_with
             )
             actor = Actor(row.tenant, row.user, request_id)
             self._audit.write(connection, actor, "link.use", f"user/{row.user}/token/{issued.id}")

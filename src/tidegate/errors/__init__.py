@@ -12,6 +12,7 @@ TidegateError
 │   ├── UserDisabled                403
 │   ├── TenantDisabled              403
 │   ├── OriginRefused               403  a page of another site uses the browser's cookie
+│   ├── SessionInsufficient         403  a browser's session asks for a token or a link
 │   ├── EndpointNotFound            404  no such path
 │   ├── MethodNotAllowed            405  the path exists, the method does not
 │   ├── BodyTooLarge                413  more bytes than the setting allows

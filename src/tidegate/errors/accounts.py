@@ -51,7 +51,19 @@ class OriginRefused(RequestRefused):
     code = "ORIGIN_REFUSED"
     status = 403
     template = "A page of {origin} may not act for someone who is signed in here."
-    default_hint = "Send a bearer token instead of the browser's cookie."
+    default_hint = (
+        "Open this server under the address that it listens on, or set server.public_url to the one that "
+        "people use. A program sends a bearer token instead of the browser's cookie."
+    )
+
+
+class SessionInsufficient(RequestRefused):
+    code = "SESSION_INSUFFICIENT"
+    status = 403
+    template = "A browser's session does not make tokens or links ({operation}): it would never have to end."
+    default_hint = (
+        "Send a bearer token, or use the command line: 'tidegate user token NAME', 'tidegate open'."
+    )
 
 
 class TenantNotFound(NotFound):

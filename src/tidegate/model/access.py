@@ -161,6 +161,7 @@ class Principal:
     token_id: str
     own_tenant: str
     expires_us: int | None = None
+    is_session: bool = False  # of a browser: it came as a cookie
 
     @property
     def full_name(self) -> str:

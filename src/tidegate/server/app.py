@@ -30,9 +30,9 @@ from tidegate.errors import (
     InvariantBroken,
     MethodNotAllowed,
     NotReady,
-    OriginRefused,
     RequestInvalid,
     RequestRefused,
+    SessionInsufficient,
     StorageCorrupt,
     TidegateError,
     TokenMissing,
@@ -42,6 +42,7 @@ from tidegate.errors import (
 )
 from tidegate.model.access import check_allowed
 from tidegate.server.access.auth import AuthenticatedToken, in_tenant
+from tidegate.server.access.origin import check_origin
 from tidegate.server.http.protocol import AnswerAborted
 from tidegate.server.http.request import SESSION_COOKIE, Endpoint, HttpRequest
 from tidegate.server.http.responses import json_answer
@@ -173,6 +174,8 @@ class HttpApp:
         # 3. permission
         if endpoint.operation is not None and request.identity is not None:
             check_allowed(request.identity.principal, endpoint.operation)
+            if endpoint.bearer_only and request.identity.principal.is_session:
+                raise SessionInsufficient(operation=str(endpoint.operation))
         if endpoint.refuses_keys and request.raw_header(b"idempotency-key") is not None:
             name = f"{endpoint.method} {endpoint.path}"
             raise RequestInvalid(
@@ -235,8 +238,9 @@ class HttpApp:
             raise TokenMissing
         tokens = self._runtime.tokens
         identity = tokens.cached(text) or await tokens.find(text, request.address)
+        identity.check_sent(as_cookie=is_cookie)
         if is_cookie and request.method not in ("GET", "HEAD"):
-            _check_origin(request)
+            check_origin(request.header("origin"), request.header("host"), self._runtime.settings.server)
         tenant = request.header("x-tenant")
         if not tenant or tenant == identity.principal.tenant:
             return identity
@@ -327,13 +331,6 @@ def _token_of(request: HttpRequest) -> tuple[bytes | None, bool]:
         if found is not None:
             return found.value.encode("latin-1"), True
     return None, False
-
-
-def _check_origin(request: HttpRequest) -> None:
-    """Raise OriginRefused for a request that a page of another site sends with this browser's cookie."""
-    origin = request.header("origin")
-    if origin.partition("://")[2] != request.header("host") or not origin:
-        raise OriginRefused(origin=origin[:80] or "an unknown place")
 
 
 def _is_local(request: HttpRequest) -> bool:

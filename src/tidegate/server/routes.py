@@ -231,6 +231,7 @@ _API_ROUTES = [
         accounts.NewTokenResponse,
         201,
         keyed=True,
+        bearer_only=True,
     ),
     Endpoint(
         "DELETE",
@@ -286,7 +287,13 @@ _API_ROUTES = [
         "GET", "/jobs/{job}", audit_and_jobs.show_job, Operation.JOB_SHOW, answer=operations.JobResponse
     ),
     Endpoint(
-        "POST", "/links", pages.create_link, Operation.LINK_CREATE, answer=accounts.LinkResponse, status=201
+        "POST",
+        "/links",
+        pages.create_link,
+        Operation.LINK_CREATE,
+        answer=accounts.LinkResponse,
+        status=201,
+        bearer_only=True,
     ),
     Endpoint(
         "POST",

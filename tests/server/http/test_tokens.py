@@ -199,6 +199,8 @@ def test_another_site_cannot_use_the_cookie_of_a_browser(office: Office) -> None
         {"Origin": "https://elsewhere.example"},
         {"Origin": f"{office.server.url}.elsewhere.example"},
         {"Origin": office.server.url.replace("127.0.0.1", "localhost")},
+        {"Origin": office.server.url.replace("http:", "https:")},
+        {"Origin": "http://elsewhere.example", "Host": "elsewhere.example"},
         {"Referer": office.server.url},
     ]
     for headers in origins:
@@ -209,6 +211,50 @@ def test_another_site_cannot_use_the_cookie_of_a_browser(office: Office) -> None
     assert browser.get("/api/v1/topics").status_code == 200
     own = {"Origin": office.server.url}
     assert browser.post("/api/v1/topics", json=topic, headers=own).status_code == 201
+
+
+def test_behind_a_proxy_with_tls_pages_of_the_public_address_alone_may_act(tmp_path: Path) -> None:
+    public = {"TIDEGATE_SERVER_PUBLIC_URL": "https://gate.example"}
+    with running_server(tmp_path / "home", environ=public) as server:
+        office = Office(server)
+        browser = signed_in(office, office.person("admin"))
+        topic = {"name": "made.by.cookie"}
+        for origin, host in (
+            ("http://gate.example", "gate.example"),
+            ("https://gate.example:8443", "gate.example"),
+            ("https://elsewhere.example", "elsewhere.example"),
+            ("null", "gate.example"),
+        ):
+            answer = browser.post("/api/v1/topics", json=topic, headers={"Origin": origin, "Host": host})
+            assert refusal(answer) == (403, "ORIGIN_REFUSED"), origin
+        own = {"Origin": "https://gate.example", "Host": "gate.example"}
+        assert browser.post("/api/v1/topics", json=topic, headers=own).status_code == 201
+        office.close()
+
+
+def test_a_session_is_a_cookie_alone_and_a_token_a_header_alone(office: Office) -> None:
+    person = office.person("reader")
+    session = str(signed_in(office, person).headers["cookie"]).rpartition("=")[2]
+    for _ in range(2):  # looked up, and cached
+        assert office.client(cookie=f"{COOKIE}={session}").get("/api/v1/me").status_code == 200
+        assert refusal(office.client(session).get("/api/v1/me")) == (401, "TOKEN_WRONG")
+        assert person.http.get("/api/v1/me").status_code == 200
+        planted = office.client(cookie=f"{COOKIE}={person.token}").get("/api/v1/me")
+        assert refusal(planted) == (401, "TOKEN_WRONG")
+    home = office.client(cookie=f"{COOKIE}={office.server.token}").get("/api/v1/me")
+    assert refusal(home) == (401, "TOKEN_WRONG")
+
+
+def test_a_session_makes_no_tokens_and_no_links(office: Office) -> None:
+    person = office.person("AdminPanelManagement", tenant=office.tenant())
+    browser = signed_in(office, person, origin=office.server.url)
+    tokens = f"/api/v1/users/{person.name}/tokens"
+    for path, body in ((tokens, {"label": "for ever", "lifetimeSeconds": None}), ("/api/v1/links", None)):
+        answer = browser.post(path, json=body)
+        assert refusal(answer) == (403, "SESSION_INSUFFICIENT")
+        assert "tidegate user token" in answer.json()["error"]["hint"]
+    assert {token["kind"] for token in browser.get(tokens).json()["tokens"]} == {"token", "session"}
+    assert person.http.post(tokens, json={"label": "with the token itself"}).status_code == 201
 
 
 def test_a_bearer_token_counts_and_not_the_cookie_beside_it(office: Office) -> None:

@@ -143,8 +143,8 @@ def test_a_session_ends_with_the_token_that_made_its_link(office: Office) -> Non
 def test_a_session_makes_no_links(office: Office) -> None:
     session = enter(office, make_link(office.person("reader"))).cookies[COOKIE]
     browser = office.client(cookie=f"{COOKIE}={session}", origin=office.server.url)
-    for http in (browser, office.client(session)):
-        assert refusal(http.post("/api/v1/links")) == (422, "REQUEST_INVALID")
+    assert refusal(browser.post("/api/v1/links")) == (403, "SESSION_INSUFFICIENT")
+    assert refusal(office.client(session).post("/api/v1/links")) == (401, "TOKEN_WRONG")
 
 
 def test_a_link_made_while_acting_elsewhere_is_for_oneself_at_home(office: Office) -> None:

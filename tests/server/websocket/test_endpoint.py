@@ -113,6 +113,14 @@ def test_a_browser_uses_its_cookie_from_its_own_pages_alone(server: RunningServe
     async def follow() -> None:
         assert await refused_status(server, Cookie=cookie, Origin="http://elsewhere.example") == 403
         assert await refused_status(server, Cookie=cookie) == 403
+        assert await refused_status(server, Cookie=cookie, Origin="null") == 403
+        other_scheme = server.url.replace("http:", "https:")
+        assert await refused_status(server, Cookie=cookie, Origin=other_scheme) == 403
+        session = cookie.partition("=")[2]
+        assert await refused_status(server, Authorization=f"Bearer {session}") == 401
+        async with live(server, None) as socket:
+            await socket.send(kind="auth", token=session)
+            assert (await socket.refusal())[0] == "TOKEN_WRONG"
         async with live(server, None, Cookie=cookie, Origin=server.url) as socket:
             assert (await socket.subscribe(f"SELECT * FROM {name}"))["rows"] == []
 

@@ -64,6 +64,19 @@ class AuthenticatedToken:
         """The user of the token, with the current roles."""
         return self._principal
 
+    def check_sent(self, *, as_cookie: bool) -> None:
+        """Raise TokenWrong for a browser's session outside its cookie, and for a token in a cookie.
+
+        A cookie that was copied serves no program, and a token that a page plants acts for no browser.
+        """
+        if self._principal.is_session == as_cookie:
+            return
+        if as_cookie:
+            raise TokenWrong(hint="A token belongs in the header: 'Authorization: Bearer <token>'.")
+        raise TokenWrong(
+            hint="This is a browser's session, which works as its cookie alone: send a token instead."
+        )
+
     def confirm(self, principal: Principal, now_seconds: float) -> None:
         """Record what the catalog answered at a moment."""
         self._principal = principal

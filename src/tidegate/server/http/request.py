@@ -297,6 +297,7 @@ class Endpoint:
     arrow_out: bool = False
     keyed: bool = False  # takes an Idempotency-Key
     reads: bool = False  # changes nothing, whatever its method: a repeat needs no key
+    bearer_only: bool = False  # makes what outlives a browser's session, which is refused
     exempt: bool = False  # not limited by the number of running requests
 
     @property

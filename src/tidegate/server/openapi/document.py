@@ -253,7 +253,9 @@ def _callers(operation: Operation) -> str:
 def _security(endpoint: Endpoint) -> list[dict[str, list[str]]]:
     if endpoint.operation is None:
         return []
-    known: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
+    known: list[dict[str, list[str]]] = [{"bearer": []}]
+    if not endpoint.bearer_only:
+        known.append({"session": []})
     # Metrics need no token from the machine itself.
     return [*known, {}] if endpoint.path == "/metrics" else known
 

@@ -113,6 +113,8 @@ def errors_of(endpoint: Endpoint) -> list[type[TidegateError]]:
         kinds += [*_GUARDED, *_OF.get(endpoint.operation, ())]
         if endpoint.method != "GET":
             kinds.append(OriginRefused)
+        if endpoint.bearer_only:
+            kinds.append(SessionInsufficient)
     if not endpoint.exempt:
         kinds.append(TooManyRequests)
     kinds += _BODY if endpoint.body is not None else ()

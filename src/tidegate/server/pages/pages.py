@@ -19,7 +19,6 @@ from tidegate.errors import (
     ContentTypeUnsupported,
     InvariantBroken,
     LinkWrong,
-    OriginRefused,
     RequestInvalid,
     RequestMalformed,
     TidegateError,
@@ -28,6 +27,7 @@ from tidegate.errors import (
 from tidegate.model.times import format_time
 from tidegate.model.wire.accounts import LinkResponse
 from tidegate.model.wire.status import LakeTableResponse
+from tidegate.server.access.origin import check_origin
 from tidegate.server.api import status
 from tidegate.server.api.users import role_names
 from tidegate.server.http.request import SESSION_COOKIE, HttpRequest
@@ -206,10 +206,13 @@ def _cell_text(cell: Any) -> str:
 
 
 def _check_origin(request: HttpRequest) -> None:
-    """Raise OriginRefused for the form of another site, which could sign this browser in as someone else."""
+    """Raise OriginRefused for the form of another site, which could sign this browser in as someone else.
+
+    What sends no Origin is no browser, and keeps no session.
+    """
     origin = request.header("origin")
-    if origin and origin.partition("://")[2] != request.header("host"):
-        raise OriginRefused(origin=origin[:80])
+    if origin:
+        check_origin(origin, request.header("host"), request.runtime.settings.server)
 
 
 async def _form_code(request: HttpRequest) -> str:

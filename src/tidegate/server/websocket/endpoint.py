@@ -143,6 +143,7 @@ class LiveEndpoint:
                 token = message.token.encode()
                 tokens = self._runtime.tokens
                 identity = tokens.cached(token) or await tokens.find(token, request.address)
+                identity.check_sent(as_cookie=False)
         except TimeoutError as problem:
             raise TokenMissing(hint=f"The first message is auth, within {AUTH_SECONDS:g} s.") from problem
         except MessageRefused as refused:
