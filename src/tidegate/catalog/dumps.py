@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -71,10 +71,16 @@ class LoadMark:
     details: Mapping[str, str]
 
 
-def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -> None:
+def load(
+    connections: Connections,
+    folder: Path,
+    mark: LoadMark | None = None,
+    amend: Callable[[Connection], None] = lambda _connection: None,
+) -> None:
     """Load a dump into an empty database and upgrade it to the newest revision, in one transaction.
 
-    A database that has nothing but a load of the same mark, which was cut off, counts as empty.
+    A database that has nothing but a load of the same mark, which was cut off, counts as empty. `amend`
+    changes the loaded rows in that transaction: without its changes, the rows are never visible.
     """
     index = _read_index(folder)
     check_known(index.revision, connections)
@@ -92,6 +98,7 @@ def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -
         upgrade_to("head", connection, connections)
         # The holders of leases are not here; the fences stay, so that those of the next holders are higher.
         connection.execute(update(LEASES).values(holder="", expires_us=0))
+        amend(connection)
         if mark is not None:
             audit = Audit(connections, mark.clock)
             audit.write(connection, mark.actor, LOAD_ACTION, mark.name, mark.details, outcome="started")

@@ -100,6 +100,7 @@ TidegateError
 │   ├── CatalogTooNew               500
 │   ├── CatalogUnusable             500
 │   ├── BackupUnusable              500  damaged, cut short or no backup
+│   ├── BackupKeyUnusable           500  a key file that others may read, or that is none
 │   └── TlsUnusable                 500
 ├── ServerUntrusted                 500  a client does not trust the server's certificate
 └── InvariantBroken                 500  a bug of Tidegate, never the caller's fault

@@ -69,6 +69,12 @@ class BackupUnusable(StartRefused):
     default_hint = "Nothing was changed. Take another file, or make one with 'tidegate backup FILE'."
 
 
+class BackupKeyUnusable(StartRefused):
+    code = "BACKUP_KEY_UNUSABLE"
+    template = "{file} cannot be used as a key of backups: {reason}."
+    default_hint = "Make a key with 'tidegate backup --make-key KEYFILE', and keep a copy elsewhere."
+
+
 class TlsUnusable(StartRefused):
     code = "TLS_UNUSABLE"
     template = "TLS cannot start: {reason}."

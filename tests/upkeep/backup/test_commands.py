@@ -33,6 +33,7 @@ from tidegate.errors import HomeLocked
 from tidegate.model.access import Role
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import RunningServer, running_server
+from tidegate.upkeep.backup.encryption import make_key
 from tidegate.upkeep.backup.restore import read_manifest
 
 KILLS = 5
@@ -236,9 +237,11 @@ def test_a_server_that_was_killed_leaves_no_frozen_copy_after_the_next_start(tmp
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("encrypted", [False, True])
 def test_a_backup_that_is_killed_leaves_no_file_and_the_next_one_works(
-    server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, encrypted: bool
 ) -> None:
+    key = make_key(tmp_path / "key", secrets.token_bytes(32)) if encrypted else None
     seed = secrets.randbelow(10**6)
     with capsys.disabled():
         print(f" backup kills with seed {seed} ", end="", flush=True)
@@ -246,14 +249,18 @@ def test_a_backup_that_is_killed_leaves_no_file_and_the_next_one_works(
         http.post("/api/v1/topics", json={"name": TOPIC}).raise_for_status()
         _publish(http, range(1000))
     (server.home / "lake" / "readings" / "big.parquet").write_bytes(os.urandom(30 << 20))
-    kill_backups(server.home, tmp_path / "b.tar", KILLS, seed)
-    assert read_manifest(tmp_path / "b.tar").home_id == Home.existing(server.home).home_id
+    kill_backups(server.home, tmp_path / "b.tar", KILLS, seed, tmp_path / "key" if encrypted else None)
+    assert read_manifest(tmp_path / "b.tar", key=key).home_id == Home.existing(server.home).home_id
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("encrypted", [False, True])
 def test_a_restore_that_is_killed_leaves_no_home_or_a_whole_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, encrypted: bool
 ) -> None:
+    key = tmp_path / "key" if encrypted else None
+    if key is not None:
+        make_key(key, secrets.token_bytes(32))
     seed = secrets.randbelow(10**6)
     with capsys.disabled():
         print(f" restore kills with seed {seed} ", end="", flush=True)
@@ -262,9 +269,10 @@ def test_a_restore_that_is_killed_leaves_no_home_or_a_whole_one(
         topics.publish(1000)
     for number in range(200):
         (home.lake_path / f"{number}.parquet").write_bytes(os.urandom(1000))
-    answer = tidegate("backup", str(tmp_path / "b.tar"), home=home.path)
+    key_words = [] if key is None else ["--key", str(key)]
+    answer = tidegate("backup", str(tmp_path / "b.tar"), *key_words, home=home.path)
     assert answer.returncode == 0, answer.stderr
-    kill_restores(tmp_path / "b.tar", tmp_path / "new", KILLS, seed)
+    kill_restores(tmp_path / "b.tar", tmp_path / "new", KILLS, seed, key)
     assert _numbers(tmp_path / "new") == list(range(1000))
     assert not list(tmp_path.glob("new.restoring-*"))
 

@@ -5,6 +5,7 @@
     spark_checkpoints   Spark's checkpoint of a pipeline, cut to a batch that fits the tables
     home_snapshot       the whole home at one point of time, in a folder beside it
     tar_format          the format of a backup file: headers, manifest, reader
+    encryption          the format of an encrypted backup file, and of a key
     pack                a frozen home into one file
     restore             one file into a home
     coordinator         one backup at a time: lease, job, and the leftovers of killed processes

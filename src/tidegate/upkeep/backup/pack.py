@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tidegate.errors import RequestInvalid, StorageFailed, TidegateError
 from tidegate.storage.files import disk_error, files_below, is_full, rename_new, sync_folder
@@ -31,6 +31,9 @@ from tidegate.upkeep.backup.tar_format import (
     header_of,
     padding_of,
 )
+
+if TYPE_CHECKING:  # the server imports this module, and has no use for a cipher
+    from tidegate.upkeep.backup.encryption import EncryptingWriter, Writable
 
 PACKING_LOCK = "packing.lock"
 PARTIAL = ".partial"
@@ -93,10 +96,12 @@ def pack(
     force: bool,
     report: Report,
     after_sync: Callable[[], None] = lambda: None,
+    encrypt: Callable[[BinaryIO], EncryptingWriter] | None = None,
 ) -> BackupFile:
     """Write a frozen home into a file; raise StorageFull where there is no room, and then nothing is left.
 
     `after_sync` is called after every sync, so that a caller who shares the disk may let others go first.
+    `encrypt` returns what encrypts into the file.
     """
     check_target(file, force=force)
     notes = FreezeNotes.read(folder)
@@ -106,7 +111,7 @@ def pack(
         paths = list(files_below(content))
         total = sum((content / path).stat().st_size for path in paths)
         with _partial(file) as (out, partial):
-            writer = _BackupWriter(out, total, report, after_sync)
+            writer = _BackupWriter(out, total, report, after_sync, encrypt)
             files = tuple(writer.add(content / path, path, notes.lengths_bytes.get(path)) for path in paths)
             manifest = BackupManifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
@@ -159,10 +164,17 @@ class _BackupWriter:
     """Writes entries one after the other."""
 
     def __init__(
-        self, out: BinaryIO, total_bytes: int, report: Report, after_sync: Callable[[], None]
+        self,
+        out: BinaryIO,
+        total_bytes: int,
+        report: Report,
+        after_sync: Callable[[], None],
+        encrypt: Callable[[BinaryIO], EncryptingWriter] | None,
     ) -> None:
-        self.written_bytes = 0
+        self.written_bytes = 0  # to the disk
         self._out = out
+        self._encrypting = None if encrypt is None else encrypt(out)
+        self._sink: Writable = self._encrypting or out
         self._total_bytes = total_bytes
         self._report = report
         self._after_sync = after_sync
@@ -199,11 +211,14 @@ class _BackupWriter:
         """Write the manifest and the end, and sync the file."""
         for part in (header_of(MANIFEST_NAME, len(manifest)), manifest, padding_of(len(manifest)), END):
             self._write(part)
+        if self._encrypting is not None:
+            self._encrypting.end()
         self._out.flush()
+        self.written_bytes = self._out.tell()
         os.fsync(self._out.fileno())
 
     def _write(self, part: bytes) -> None:
-        self._out.write(part)
+        self._sink.write(part)
         self.written_bytes += len(part)
         if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
             self._out.flush()

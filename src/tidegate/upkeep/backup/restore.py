@@ -23,11 +23,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from tidegate.catalog.restored_access import ValidAccess
 from tidegate.errors import BackupUnusable, HomeUnusable, StorageFailed, TidegateError
-from tidegate.storage.files import disk_error, files_below, is_full, sync_folder, sync_tree
-from tidegate.storage.home.home import ALLOWED_BEFORE, FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, LOST_AND_FOUND
+from tidegate.storage.files import (
+    disk_error,
+    files_below,
+    is_full,
+    sync_folder,
+    sync_tree,
+    write_file_atomically,
+)
+from tidegate.storage.home.home import (
+    ALLOWED_BEFORE,
+    FOLDERS,
+    LAYOUT_FILE,
+    LAYOUT_VERSION,
+    LOST_AND_FOUND,
+    TOKEN_FILE,
+)
 from tidegate.storage.home.home import RESTORING as MARK
 from tidegate.storage.home.locks import is_alive
+from tidegate.storage.home.pipeline_files import list_pipeline_files
+from tidegate.upkeep.backup.encryption import BackupKey, open_readable
 from tidegate.upkeep.backup.home_snapshot import CATALOG_DUMP, SETTINGS_FILE
 from tidegate.upkeep.backup.pack import Report
 from tidegate.upkeep.backup.tar_format import (
@@ -43,6 +60,8 @@ from tidegate.upkeep.backup.tar_format import (
     encode_manifest,
 )
 
+PIPELINES_FOLDER = "pipelines"
+
 log = logging.getLogger(__name__)
 
 
@@ -55,13 +74,29 @@ class RestoreResult:
     file_count: int
     home_id: str
     created_at: str
+    access: ValidAccess
+    pipelines: tuple[str, ...]  # that start with its worker
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What a restore asks for: with a key, a file encrypted with it; with a token, an end of all others."""
+
+    key: BackupKey | None = None
+    new_token: str | None = None
+
+
+PLAIN = RestoreOptions()
 
 
 class CatalogLoader(Protocol):
     """Fills the catalog of a home that is being restored, in whatever database."""
 
-    def load(self, home: Path, dump: Path, mark: str) -> None:
-        """Load a dump into the catalog that a home names; replace an unconfirmed one of the same mark."""
+    def load(self, home: Path, dump: Path, mark: str, *, end_tokens: bool) -> ValidAccess:
+        """Load a dump into the catalog that a home names; replace an unconfirmed one of the same mark.
+
+        Return what lets somebody in; `end_tokens` leaves the text in the home's admin.token alone.
+        """
 
     def confirm(self, home: Path, mark: str) -> None:
         """Note that the home is there: its catalog is in use from now on."""
@@ -76,6 +111,7 @@ def restore(
     catalog: CatalogLoader,
     report: Report,
     before_appearing: Callable[[], None] = lambda: None,
+    options: RestoreOptions = PLAIN,
 ) -> RestoreResult:
     """Make a home from a backup.
 
@@ -93,21 +129,18 @@ def restore(
         # 1. what killed restores left
         _remove_leftovers(home)
         # 2. unpack and check
-        spare.mkdir(parents=True, mode=0o700)
-        manifest = _unpack(file, spare, report)
-        _sync_files(spare)
-        # 3. what a home has beside files
-        for name in FOLDERS:
-            (spare / name).mkdir(exist_ok=True, mode=0o700)
-        # 4. the catalog
+        manifest = _fill(file, spare, report, options)
+        # 3. the catalog; a home from before there was one has no token but admin.token
+        access = ValidAccess(1)
         if (spare / CATALOG_DUMP).is_dir():
             mark = _mark_of(manifest, home)
-            catalog.load(spare, spare / CATALOG_DUMP, mark)
+            end_tokens = options.new_token is not None
+            access = catalog.load(spare, spare / CATALOG_DUMP, mark, end_tokens=end_tokens)
             loaded = mark
             shutil.rmtree(spare / CATALOG_DUMP)
         sync_tree(spare)
         before_appearing()
-        # 5. all of it appears
+        # 4. all of it appears
         _appear(spare, home, in_place=in_place)
     except OSError as problem:
         _give_up(catalog, spare, home, loaded)
@@ -117,8 +150,26 @@ def restore(
         raise
     _confirm(catalog, home, loaded)
     return RestoreResult(
-        home, manifest.size_bytes, len(manifest.files), manifest.home_id, manifest.created_at
+        home,
+        manifest.size_bytes,
+        len(manifest.files),
+        manifest.home_id,
+        manifest.created_at,
+        access,
+        list_pipeline_files(home / PIPELINES_FOLDER).installed,
     )
+
+
+def _fill(file: Path, spare: Path, report: Report, options: RestoreOptions) -> BackupManifest:
+    """Fill the staging folder with what a home has, all but the catalog."""
+    spare.mkdir(parents=True, mode=0o700)
+    manifest = _unpack(file, spare, report, options.key)
+    if options.new_token is not None:
+        write_file_atomically(spare / TOKEN_FILE, f"{options.new_token}\n".encode("ascii"), mode=0o600)
+    _sync_files(spare)
+    for name in FOLDERS:
+        (spare / name).mkdir(exist_ok=True, mode=0o700)
+    return manifest
 
 
 def is_mount_point(path: Path) -> bool:
@@ -183,13 +234,15 @@ def _give_up(catalog: CatalogLoader, spare: Path, home: Path, loaded: str) -> No
     shutil.rmtree(spare, ignore_errors=True)
 
 
-def read_manifest(file: Path, report: Report = lambda _done, _total: None) -> BackupManifest:
+def read_manifest(
+    file: Path, report: Report = lambda _done, _total: None, key: BackupKey | None = None
+) -> BackupManifest:
     """Check a whole backup file and return its manifest; nothing is written."""
-    return _read(file, None, report)
+    return _read(file, None, report, key)
 
 
-def _unpack(file: Path, spare: Path, report: Report) -> BackupManifest:
-    manifest = _read(file, spare, report)
+def _unpack(file: Path, spare: Path, report: Report, key: BackupKey | None) -> BackupManifest:
+    manifest = _read(file, spare, report, key)
     if manifest.layout > LAYOUT_VERSION:
         reason = f"its home has layout {manifest.layout}; this version knows layouts up to {LAYOUT_VERSION}"
         raise BackupUnusable(file=str(file), reason=reason, hint="Restore it with a newer Tidegate.")
@@ -208,12 +261,12 @@ def _unpack(file: Path, spare: Path, report: Report) -> BackupManifest:
     return manifest
 
 
-def _read(file: Path, target: Path | None, report: Report) -> BackupManifest:
+def _read(file: Path, target: Path | None, report: Report, key: BackupKey | None) -> BackupManifest:
     with file.open("rb", buffering=CHUNK_BYTES) as stream:
         total = os.fstat(stream.fileno()).st_size
         found: dict[str, ManifestEntry] = {}
         manifest: BackupManifest | None = None
-        for entry in TarReader(stream, str(file)).entries():
+        for entry in TarReader(open_readable(stream, key, str(file)), str(file)).entries():
             if manifest is not None:
                 raise BackupUnusable(file=str(file), reason=f"{entry.path} is behind {MANIFEST_NAME}")
             if entry.path == MANIFEST_NAME:

@@ -21,11 +21,14 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from tidegate.errors import BackupUnusable
+
+if TYPE_CHECKING:
+    from tidegate.upkeep.backup.encryption import Readable
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "MANIFEST.json"
@@ -132,7 +135,7 @@ class TarEntry:
 class TarReader:
     """Reads an archive from front to back, in bounded memory."""
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: Readable, name: str) -> None:
         self.name = name
         self._file = file
         self._path = ""  # of the newest entry
