@@ -41,13 +41,6 @@ ROOTS: list[type[WireStruct]] = [
     accounts.LinkResponse,
     operations.BackupStartResponse,
 ]
-# What the client adds to an answer, by the name of its type.
-ADDED = {
-    "MessageDict": [
-        "    # Set by the client where the payload cannot be decoded: why. The payload is then its text.",
-        "    unreadable: NotRequired[str]",
-    ]
-}
 HEAD = '''"""The types of answers: dictionaries whose keys are those of the JSON.
 
 Generated from model/wire by scripts/generate_sdk_types.py: change the structs there, and run it again.
@@ -102,7 +95,6 @@ def _typed_dict(struct: type[WireStruct], known: list[type[WireStruct]]) -> str:
         if field.name in own:
             kind = _json_type(own[field.name], known)
             lines.append(f"    {field.encode_name}: {kind if field.required else f'NotRequired[{kind}]'}")
-    lines += ADDED.get(dict_name(struct), [])
     return "\n\n\n" + "\n".join(lines) + "\n"
 
 

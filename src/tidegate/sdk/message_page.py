@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.errors import TidegateError
-from tidegate.sdk.requests import decoded
+from tidegate.sdk.requests import not_json
 from tidegate.sdk.types import MessageDict, MessagePageDict
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
@@ -24,12 +23,12 @@ _OPENING, _CLOSING = b"[{", b"]}"
 def decode_page(content: bytes, url: str) -> MessagePageDict:
     """Return the messages of an answer; TidegateError for what is no page of messages."""
     try:
-        page: MessagePageDict = decoded(content, url)
-    except (TidegateError, RecursionError) as problem:
+        page: MessagePageDict = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
         try:
             return _page_of(content)
-        except (ValueError, KeyError, RecursionError):
-            raise problem from None
+        except (ValueError, KeyError, RecursionError) as problem:
+            raise not_json(content, url) from problem
     return page
 
 
@@ -46,10 +45,9 @@ def _message_of(text: bytes) -> MessageDict:
     payload = members.pop("payload")
     message: Any = {name: msgspec.json.decode(value) for name, value in members.items()}
     try:
-        message["payload"] = decoded(payload, "the message")
-    except (TidegateError, RecursionError) as problem:
-        cause = problem.__cause__ or problem
-        message |= {"payload": payload.decode(), "unreadable": str(cause)}
+        message["payload"] = msgspec.json.decode(payload)
+    except (ValueError, RecursionError) as problem:
+        message |= {"payload": payload.decode(errors="replace"), "unreadable": str(problem)}
     found: MessageDict = message
     return found
 

@@ -130,8 +130,12 @@ def decoded(content: bytes, url: str) -> Any:
         except msgspec.ValidationError:
             return json.loads(content)
     except ValueError as problem:
-        reason = f"{url} answered what is not JSON: {content[:200]!r}"
-        raise TidegateError(reason=reason, hint=NOT_OURS_HINT) from problem
+        raise not_json(content, url) from problem
+
+
+def not_json(content: bytes, url: str) -> TidegateError:
+    """Return the error for an answer that is no JSON: it may be another server's."""
+    return TidegateError(reason=f"{url} answered what is not JSON: {content[:200]!r}", hint=NOT_OURS_HINT)
 
 
 def with_hint(error: TidegateError) -> TidegateError:
@@ -148,13 +152,17 @@ def check_tenant(tenant: str | None) -> str | None:
     return tenant
 
 
-def _has_nan_or_infinity(value: object) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(_has_nan_or_infinity(inner) for inner in value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(_has_nan_or_infinity(inner) for inner in value)
+def _has_nan_or_infinity(body: object) -> bool:
+    """True if a body has such a number, however deep it is nested."""
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return True
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting += value
     return False
 
 

@@ -87,7 +87,11 @@ class PublishedMessageDict(TypedDict):
 
 
 class MessageDict(TypedDict):
-    """A message as it was stored; one that a group fetched has a lease and the number of its deliveries."""
+    """A message as it was stored; one that a group fetched has a lease and the number of its deliveries.
+
+    `unreadable` says why the payload is null: it is damaged in the log. The Python client sets it, too, where
+    it cannot decode a payload, which is then the text.
+    """
 
     topic: str
     partition: int
@@ -102,7 +106,6 @@ class MessageDict(TypedDict):
     payloadMode: str
     key: str | None
     payload: Any
-    # Set by the client where the payload cannot be decoded: why. The payload is then its text.
     unreadable: NotRequired[str]
 
 

@@ -34,6 +34,8 @@ DEEP = "[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)
 # Beyond what Python reads.
 DIGITS = "9" * 5_000
 STORED = ['{"n": 0}', f'{{"n": {DIGITS}}}', '{"n": 2}', DEEP, '{"n": 4}']
+# What Python takes for another value, what UTF-8 does not have, and what is deep enough for a recursion.
+ODD = ["1e400", '{"a": [-1e400000]}', '"\\ud800"', '{"\\udc00": 1}', "[" * 900 + "null" + "]" * 900]
 
 
 @pytest.fixture
@@ -89,12 +91,14 @@ def bench_of(home: Path) -> Bench:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[RunningServer]:
-    """Start a server whose topic app.old has what an older version took."""
+    """Start a server whose topics app.old and app.odd have what an older version took."""
     home = tmp_path / "home"
     with running_server(home) as running, connect(running.url, token=running.token) as first:
         first.topics.create("app.old")
+        first.topics.create("app.odd")
     bench = bench_of(home)
-    bench.publish(bench.directory.get("default", "app.old"), [text.encode() for text in STORED])
+    for name, texts in (("app.old", STORED), ("app.odd", [*ODD, '"good"'])):
+        bench.publish(bench.directory.get("default", name), [text.encode() for text in texts])
     bench.committer.close()
     bench.engine.close()
     with running_server(home) as running:
@@ -123,6 +127,30 @@ def test_stored_ones_are_text_with_a_mark_and_harm_no_other(stored: RunningServe
         assert (seen[0], seen[1], seen[4]) == ({"n": 0}, STORED[1], {"n": 4})
 
 
+def test_what_is_no_value_of_python_is_text_and_never_another_value(stored: RunningServer) -> None:
+    with connect(stored.url, token=stored.token) as client:
+        odd = client.topic("app.odd")
+        messages = odd.consume(group="g", lease_ms=60_000)["messages"]
+        assert [one.get("unreadable") is None for one in messages] == [False] * 4 + [True, True]
+        assert [one["payload"] for one in messages[:4]] == ODD[:4]
+        assert messages[5]["payload"] == "good"
+        assert odd.nack("g", [str(one["lease"]) for one in messages], dead=True)["dead"] == 6
+    shown = tidegate_here("topic", "consume", "app.odd", "--json", home=stored.home)
+    # `Infinity` is no JSON: other programs could not read the line.
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in shown.stdout.splitlines()]
+    assert [line["payload"] for line in lines[:4]] == ODD[:4]
+    answer = tidegate_here("topic", "redrive", "app.odd", "--yes", "--json", home=stored.home)
+    assert json.loads(answer.stdout) == {"sent": 1, "leftOut": 4, "refused": 1}
+
+
+@pytest.mark.parametrize("payload", ["9" * 5_000, "[" * 100_000])
+def test_the_command_line_refuses_a_payload_that_it_cannot_read(server: RunningServer, payload: str) -> None:
+    answer = tidegate_here("topic", "publish", "app.any", payload, home=server.home)
+    assert answer.returncode == 1
+    assert "Payload 1 is not JSON" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_an_agent_fails_on_them_alone(stored: RunningServer) -> None:
     done: list[int] = []
     with connect(stored.url, token=stored.token) as client:
@@ -139,7 +167,9 @@ def test_an_agent_fails_on_them_alone(stored: RunningServer) -> None:
     assert done == [0, 2, 4]
 
 
-def test_a_damaged_payload_holds_up_no_other_of_its_group(tmp_path: Path) -> None:
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[RunningServer]:
+    """Start a server whose topic app.old has four messages, the second with a damaged payload."""
     home = tmp_path / "home"
     with running_server(home) as running, connect(running.url, token=running.token) as first:
         first.topics.create("app.old")
@@ -157,19 +187,65 @@ def test_a_damaged_payload_holds_up_no_other_of_its_group(tmp_path: Path) -> Non
     bench.committer.submit(stage).result(60)
     bench.committer.close()
     bench.engine.close()
-    with running_server(home) as running, connect(running.url, token=running.token) as client:
+    with running_server(home) as running:
+        yield running
+
+
+def test_a_damaged_payload_is_delivered_alone_with_a_mark(damaged: RunningServer) -> None:
+    with connect(damaged.url, token=damaged.token) as client:
         old = client.topic("app.old")
+        start: Any = "earliest"
+        ids: list[Any] = []
+        for group in (None, None, None, "g", "g", "g"):
+            page = old.consume("earliest" if group else start, group=group)
+            start = {"offsets": page["nextOffsets"]}
+            for message in page["messages"]:
+                is_damaged = message["offset"] == 1
+                assert ("offset 1" in message.get("unreadable", "")) is is_damaged
+                assert (message["payload"] is None) is is_damaged
+                assert message["source"] == "app.rows"
+                ids.append(-1 if is_damaged else message["payload"]["id"])
+                if is_damaged and group is not None:
+                    assert old.nack("g", [str(message["lease"])], dead=True)["dead"] == 1
+                elif group is not None:
+                    assert old.ack("g", [str(message["lease"])])["acked"] == 1
+        assert ids == [0, -1, 2, 3] * 2
+        assert old.groups()[0]["lag"] == 0
 
-        def fetch() -> list[int]:
-            messages = old.consume(group="g", lease_ms=600_000)["messages"]
-            old.ack("g", [str(message["lease"]) for message in messages])
-            return [message["payload"]["id"] for message in messages]
 
-        assert fetch() == [0]
+def test_an_answer_that_cannot_mark_a_damaged_payload_fails_and_leases_it_alone(
+    damaged: RunningServer,
+) -> None:
+    with connect(damaged.url, token=damaged.token) as client:
+        old = client.topic("app.old")
         with pytest.raises(StorageCorrupt, match="offset 1"):
-            fetch()
-        assert fetch() == [2, 3]
-        assert old.groups()[0]["lag"] == 1
+            old.consume_arrow({"offset": 1})
+        with pytest.raises(StorageCorrupt, match="offset 1"):
+            client.sql("CONSUME FROM app.old GROUP 'sql' FROM OFFSET 1")
+        assert [one["payload"]["id"] for one in old.consume(group="sql")["messages"]] == [2, 3]
+    shown = tidegate_here("topic", "consume", "app.old", home=damaged.home).stdout.splitlines()
+    assert ["unreadable: Damaged bytes in topic 'app.old'" in line for line in shown] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_an_agent_outlives_a_damaged_payload(damaged: RunningServer) -> None:
+    done: list[int] = []
+    with connect(damaged.url, token=damaged.token) as client:
+        agent = client.topic("app.old").agent("ai", workers=1)
+
+        def work(message: Any) -> None:
+            if message.get("unreadable"):
+                raise ValueError("not for me")
+            done.append(message["payload"]["id"])
+            if len(done) == 3:
+                agent.stop()
+
+        agent.run(work)
+    assert done == [0, 2, 3]
 
 
 def test_dead_letters_that_the_topic_refuses_are_stepped_over(stored: RunningServer) -> None:

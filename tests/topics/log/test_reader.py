@@ -15,6 +15,7 @@ from tidegate.model.tables import Table, TableKind
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
+from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.reader import (
     CHUNK_BYTES,
@@ -140,12 +141,12 @@ def test_ranges_are_given_in_their_order_and_cut_to_the_message(bench: Bench) ->
             texts = [b'"%d/%d"' % (partition, batch * 4 + index) for index in range(4)]
             bench.publish(topic, texts, partitions=[partition] * 4)
     wanted = [(1, 3, 6), (0, 9, 10), (0, 0, 1), (1, 2, 2), (0, 1, 12)]
-    batches, given_out = read_ranges(bench.log, topic, wanted, 10**6)
+    batches, damage = read_ranges(bench.log, topic, wanted, 10**6)
     places = [(row["partition"], row["offset"], row["payload"]) for b in batches for row in b.to_pylist()]
     expected = [(p, offset, f'"{p}/{offset}"') for p, start, stop in wanted for offset in range(start, stop)]
     assert places == expected
-    assert given_out == len(expected)
-    assert read_ranges(bench.log, topic, [], 10**6) == ([], 0)
+    assert damage is None
+    assert read_ranges(bench.log, topic, [], 10**6) == ([], None)
     with pytest.raises(OffsetOutOfRange):
         read_ranges(bench.log, topic, [(0, 11, 13)], 10**6)
 
@@ -157,10 +158,11 @@ def test_ranges_end_before_they_get_too_large_but_never_before_the_first_message
     topic = bench.create()
     for _ in range(2):
         bench.publish(topic, [b"x" * 1000] * 4)
-    batches, given_out = read_ranges(bench.log, topic, [(0, 1, 3), (0, 0, 1), (0, 3, 8)], bytes_max)
+    batches, damage = read_ranges(bench.log, topic, [(0, 1, 3), (0, 0, 1), (0, 3, 8)], bytes_max)
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-    assert offsets == [1, 2, 0, 3, 4, 5, 6, 7][:given_out]
-    assert least <= given_out <= most
+    assert offsets == [1, 2, 0, 3, 4, 5, 6, 7][: len(offsets)]
+    assert least <= len(offsets) <= most
+    assert damage is None
 
 
 def _routed(bench: Bench, topic: Topic, count: int) -> None:
@@ -194,8 +196,7 @@ def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:
         assert table.column("offset").to_pylist() == list(range(start, stop))
     taken = read_messages(bench.log, topic, {0: 3}, 4)
     assert [row["payload"] for batch in taken.batches for row in batch.to_pylist()] == texts[3:7]
-    batches, given_out = read_ranges(bench.log, topic, [(0, 600, 602), (0, 0, 2)], 10**6)
-    assert given_out == 4
+    batches, _ = read_ranges(bench.log, topic, [(0, 600, 602), (0, 0, 2)], 10**6)
     assert [row["payload"] for batch in batches for row in batch.to_pylist()] == texts[600:602] + texts[:2]
     one = read_messages(bench.log, topic, {0: 2}, 1).batches[0].to_pylist()
     assert [(row["payload"], row["op"], row["user"], row["source"]) for row in one] == [
@@ -204,9 +205,7 @@ def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("damaged", [[0], [3], [5], [1, 4]])
-def test_a_read_ends_before_a_damaged_payload_and_continues_behind_it(
-    bench: Bench, damaged: list[int]
-) -> None:
+def test_a_damaged_payload_is_read_alone_without_it(bench: Bench, damaged: list[int]) -> None:
     topic, count = bench.create(), 6
     table = Table(7, "default", "app", "rows", TableKind.SHARED, (column("id"),), ("id",), 0)
     whole = encode_full([(number,) for number in range(count)])
@@ -219,19 +218,34 @@ def test_a_read_ends_before_a_damaged_payload_and_continues_behind_it(
         bench.log.stage_append(staging, topic, 0, [None] * 3, payloads[3:], origin)
 
     bench.committer.submit(stage).result(60)
-    found, refused, at = [], [], 0
+    found, marked, at = [], [], 0
     while at < count:
-        try:
-            page = read_messages(bench.log, topic, {0: at}, 100)
-            assert read_ranges(bench.log, topic, [(0, at, count)], 10**6)[1] == page.count
-        except StorageCorrupt as problem:
-            assert f"offset {at}" in problem.message
-            refused.append(at)
-            at += 1
+        page = read_messages(bench.log, topic, {0: at}, 100)
+        batches, damage = read_ranges(bench.log, topic, [(0, at, count)], 10**6)
+        assert batches == page.batches
+        rows = [row for batch in page.batches for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == list(range(at, page.next_offsets[0]))
+        if page.damage is not None:
+            assert str(page.damage) == str(damage)
+            assert f"offset {at}" in page.damage.message
+            marked += [(row["offset"], row["payload"], row["user"]) for row in rows]
         else:
-            found += [row["offset"] for batch in page.batches for row in batch.to_pylist()]
-            at = page.next_offsets[0]
-    assert (found, refused) == ([number for number in range(count) if number not in damaged], damaged)
+            found += [row["payload"] for row in rows]
+        at = page.next_offsets[0]
+    assert found == [f'{{"id":{number}}}' for number in range(count) if number not in damaged]
+    assert marked == [(number, "null", "ada") for number in damaged]
+
+
+def test_a_damaged_record_batch_is_an_error(bench: Bench) -> None:
+    topic = bench.create()
+    for payload in (b"0", b"1"):
+        bench.publish(topic, [payload])
+    batch = bench.engine.batch()
+    batch.put(keys.record_key(topic.id, 0, 1), b"\x01garbage-that-is-long-enough-for-a-header")
+    bench.engine.write(batch)
+    assert read_messages(bench.log, topic, {0: 0}, 2).next_offsets == {0: 1}
+    with pytest.raises(StorageCorrupt, match="offset 1"):
+        read_messages(bench.log, topic, {0: 1}, 2)
 
 
 def _row_text(number: int) -> str:

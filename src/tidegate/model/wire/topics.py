@@ -108,7 +108,11 @@ class PublishResponse(WireStruct):
 
 
 class MessageResponse(WireStruct):
-    """A message as it was stored; one that a group fetched has a lease and the number of its deliveries."""
+    """A message as it was stored; one that a group fetched has a lease and the number of its deliveries.
+
+    `unreadable` says why the payload is null: it is damaged in the log. The Python client sets it, too, where
+    it cannot decode a payload, which is then the text.
+    """
 
     topic: str
     partition: int
@@ -123,6 +127,7 @@ class MessageResponse(WireStruct):
     payload_mode: str
     key: str | None
     payload: msgspec.Raw
+    unreadable: str | UnsetType = UNSET
 
 
 class MessagePage(WireStruct):

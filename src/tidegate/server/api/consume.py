@@ -123,6 +123,8 @@ def _arrow(_topic: Topic, found: FetchedMessages) -> bytes:
 
 def _json(topic: Topic, found: FetchedMessages) -> bytes:
     messages = [message for batch in found.batches for message in _messages(topic.name, batch)]
+    if found.damage is not None:
+        messages[0].unreadable = found.damage.message
     return _encode(MessagePage(messages, found.next_offsets, found.missed or UNSET))
 
 

@@ -58,6 +58,8 @@ class FetchedMessages:
     next_offsets: dict[int, int]
     missed: dict[int, int] = field(default_factory=dict)
     is_leased: bool = False
+    # Why the only message has the payload null: it is damaged in the log.
+    damage: StorageCorrupt | None = None
 
     @property
     def count(self) -> int:
@@ -65,7 +67,9 @@ class FetchedMessages:
         return sum(batch.num_rows for batch in self.batches)
 
     def table(self) -> pa.Table:
-        """Return all messages as one table."""
+        """Return all messages as one table; StorageCorrupt for a damaged one, which a table cannot mark."""
+        if self.damage is not None:
+            raise self.damage
         return pa.Table.from_batches(self.batches, LEASED_SCHEMA if self.is_leased else MESSAGE_SCHEMA)
 
 
@@ -143,7 +147,7 @@ async def _from_start(
                     taken = await runtime.threads.read(
                         reader.read_messages, runtime.topics.log, topic, begin, limit
                     )
-                    return FetchedMessages(taken.batches, taken.next_offsets)
+                    return FetchedMessages(taken.batches, taken.next_offsets, damage=taken.damage)
                 if not await watch.wait(waiter, deadline):
                     return FetchedMessages([], dict(begin))
             finally:
@@ -189,8 +193,8 @@ class _GroupFetch:
                 # Retention removed them before the read: they count as missed at the next try.
                 await self._release(result.ranges)
             except StorageCorrupt:
-                # The first message cannot be read. It alone stays leased: others are fetched meanwhile, and
-                # it becomes a dead letter when its deliveries are exhausted.
+                # A whole record batch is damaged. Its first message alone stays leased: others are fetched
+                # meanwhile, and it becomes a dead letter when its deliveries are exhausted.
                 await self._release(_behind(result.ranges, 1))
                 raise
         return FetchedMessages([], result.next_offsets, result.missed, is_leased=True)
@@ -262,14 +266,16 @@ class _GroupFetch:
     async def _read(self, result: FetchResult) -> FetchedMessages:
         ranges = [(leased.partition, leased.start, leased.stop) for leased in result.ranges]
         log, threads = self._runtime.topics.log, self._runtime.threads
-        batches, count = await threads.read(
+        batches, damage = await threads.read(
             reader.read_ranges, log, self._topic, ranges, reader.RESULT_BYTES_MAX
         )
-        unread = _behind(result.ranges, count)
+        unread = _behind(result.ranges, sum(batch.num_rows for batch in batches))
         if unread:
             await self._release(unread)
         leased_batches = _with_leases(batches, result.ranges)
-        return FetchedMessages(leased_batches, result.next_offsets, result.missed, is_leased=True)
+        return FetchedMessages(
+            leased_batches, result.next_offsets, result.missed, is_leased=True, damage=damage
+        )
 
     async def _release(self, ranges: Sequence[LeasedRange]) -> None:
         stage = self._runtime.topics.groups.stage_release

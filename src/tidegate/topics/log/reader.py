@@ -7,7 +7,7 @@ messages, `arrow_stream` the bytes of a range as one Arrow IPC stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
@@ -55,6 +55,8 @@ class TopicReadResult:
 
     batches: list[pa.RecordBatch]
     next_offsets: dict[int, int]
+    # Why the only message of the result has the payload null: it is damaged in the log.
+    damage: StorageCorrupt | None = None
 
     @property
     def count(self) -> int:
@@ -128,49 +130,51 @@ def read_messages(log: MessageLog, topic: Topic, begin: Mapping[int, int], limit
     """Return at most `limit` messages from these offsets on, from all partitions in equal shares.
 
     Large messages make it fewer: a result ends at `RESULT_BYTES_MAX`, but never before its first message. It
-    ends before a damaged message, too; StorageCorrupt where that is the first one.
+    ends before a damaged message, too. Where that is the first one, the result is this one, without payload.
     """
     held = {partition: max(0, log.counters(topic, partition).end - begin[partition]) for partition in begin}
-    taken = TopicReadResult([], dict(begin))
     shares = shared(held, limit, sum(begin.values())).items()
     ranges = [(partition, begin[partition], begin[partition] + count) for partition, count in shares]
-    for partition, batch in _fitting_batches(log, topic, ranges, RESULT_BYTES_MAX):
-        taken.batches.append(batch)
-        taken.next_offsets[partition] += batch.num_rows
+    batches, damage = read_ranges(log, topic, ranges, RESULT_BYTES_MAX)
+    taken = TopicReadResult(batches, dict(begin), damage)
+    for batch in batches:
+        taken.next_offsets[batch.column("partition")[0].as_py()] += batch.num_rows
     return taken
 
 
 def read_ranges(
     log: MessageLog, topic: Topic, ranges: Sequence[tuple[int, int, int]], bytes_max: int
-) -> tuple[list[pa.RecordBatch], int]:
-    """Return the messages of ranges (partition, start, stop), in this order, and their number.
+) -> tuple[list[pa.RecordBatch], StorageCorrupt | None]:
+    """Return the messages of ranges (partition, start, stop), in this order.
 
-    The result ends at `bytes_max`, but never before the first message. It ends before a damaged message, too;
-    StorageCorrupt where that is the first one.
+    The result ends at `bytes_max`, but never before the first message. It ends before a damaged message, too.
+    Where that is the first one, the result is this one, without its payload, and why. StorageCorrupt where
+    its whole record batch is damaged.
     """
-    batches = [batch for _, batch in _fitting_batches(log, topic, ranges, bytes_max)]
-    return batches, sum(batch.num_rows for batch in batches)
-
-
-def _fitting_batches(
-    log: MessageLog, topic: Topic, ranges: Iterable[tuple[int, int, int]], room_bytes: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the messages of ranges, with their partition, up to a number of bytes or a damaged message."""
-    is_first = True
+    batches: list[pa.RecordBatch] = []
+    room_bytes = bytes_max
     for partition, start, stop in ranges:
         try:
             for whole in _readable_batches(log, topic, partition, start, stop):
-                batch = _fitting(whole, room_bytes, at_least_one=is_first)
+                batch = _fitting(whole, room_bytes, at_least_one=not batches)
                 if batch.num_rows:
-                    yield partition, batch
-                    is_first = False
+                    batches.append(batch)
                 room_bytes -= batch.nbytes
                 if batch.num_rows < whole.num_rows:
-                    return
-        except StorageCorrupt:
-            if is_first:
-                raise
-            return
+                    return batches, None
+        except StorageCorrupt as damage:
+            if batches:
+                break
+            return [_without_payload(log, topic, partition, start)], damage
+    return batches, None
+
+
+def _without_payload(log: MessageLog, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
+    """Return one message with the payload null; StorageCorrupt where its record batch is damaged."""
+    stored = next(iter(log.read(topic, partition, offset, offset + 1)))
+    batch = stored.arrow().slice(offset - stored.base_offset, 1)
+    index = batch.schema.get_field_index("payload")
+    return batch.set_column(index, batch.schema.field(index), pa.array(["null"], pa.string()))
 
 
 def _readable_batches(

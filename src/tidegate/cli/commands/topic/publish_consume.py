@@ -253,6 +253,7 @@ def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tupl
         (routed, "green"),
         (f"{message['key']}  " if message["key"] is not None else "", "yellow"),
         (cell_text(message["payload"]), ""),
+        (f"  unreadable: {message['unreadable']}" if "unreadable" in message else "", "red"),
     ]
 
 
@@ -296,7 +297,7 @@ def parse_payload(text: str | bytes, place: str, published: str = "Nothing was p
     """Return one payload as JSON; else raise, with its place and what was published before."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         shown = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
         raise RequestInvalid(
             reason=f"{place} is not JSON ({problem}): {shown[:80]}",
