@@ -2,14 +2,15 @@
 
 An operation inside the catalog writes its event in its own transaction, so that neither is there without the
 other. An operation elsewhere is recorded before it begins (`started`) and again when it ends (`done`,
-`failed`): one that stays `started` was cut off by a crash.
+`failed`): one that stays `started` was cut off by a crash. What may happen at any rate, such as a refused
+login, is noted and written a moment later.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -58,6 +59,22 @@ class AuditEvent:
     details: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class AuditNote:
+    """An event that is written some time after it happened."""
+
+    actor: Actor
+    action: str
+    subject: str
+    outcome: str
+    details: Mapping[str, Any]
+    at_us: int
+
+    def with_details(self, more: Mapping[str, Any]) -> AuditNote:
+        """Return the note with more details."""
+        return replace(self, details={**self.details, **more})
+
+
 class Audit:
     """The audit trail of every tenant. Threads: any."""
 
@@ -73,13 +90,37 @@ class Audit:
     def finish(self, event_id: int, outcome: Outcome, details: Mapping[str, Any] | None = None) -> None:
         """Record how an operation ended; details are added to those of its beginning."""
         with self._connections.write() as connection:
-            row = connection.execute(select(AUDIT.c.details).where(AUDIT.c.id == event_id)).one_or_none()
-            if row is None:
+            joined = _details_of(connection, event_id)
+            if joined is None:
                 raise InvariantBroken(reason=f"audit event {event_id} ends and never began")
-            joined = to_mapping(row.details) | dict(details or {})
+            joined |= dict(details or {})
             connection.execute(
                 update(AUDIT).where(AUDIT.c.id == event_id).values(outcome=outcome, details=_text(joined))
             )
+
+    def write_notes(self, notes: Sequence[AuditNote], times: Mapping[int, int]) -> Sequence[int]:
+        """Write events in one transaction and return their ids; `times` are counts of earlier ones, by id.
+
+        An earlier event that was pruned since is left out.
+        """
+        with self._connections.write() as connection:
+            for event_id, count in times.items():
+                details = _details_of(connection, event_id)
+                if details is not None:
+                    text = _text({**details, "times": count})
+                    connection.execute(update(AUDIT).where(AUDIT.c.id == event_id).values(details=text))
+            return [
+                self.write(
+                    connection,
+                    note.actor,
+                    note.action,
+                    note.subject,
+                    note.details,
+                    outcome=note.outcome,
+                    at_us=note.at_us,
+                )
+                for note in notes
+            ]
 
     def write(
         self,
@@ -90,10 +131,11 @@ class Audit:
         details: Mapping[str, Any] | None = None,
         *,
         outcome: str = "done",
+        at_us: int | None = None,
     ) -> int:
         """Write an event in the transaction of the operation; long texts, which users choose, are cut."""
         values = {
-            "at_us": self._clock.now_us(),
+            "at_us": self._clock.now_us() if at_us is None else at_us,
             "tenant": actor.tenant,
             "user": actor.user,
             "action": str(action),
@@ -122,6 +164,11 @@ class Audit:
         return self._connections.delete_in_portions(
             delete(AUDIT).where(AUDIT.c.id.in_(old.scalar_subquery())), PRUNE_ROWS
         )
+
+
+def _details_of(connection: Connection, event_id: int) -> dict[str, Any] | None:
+    row = connection.execute(select(AUDIT.c.details).where(AUDIT.c.id == event_id)).one_or_none()
+    return None if row is None else to_mapping(row.details)
 
 
 def _text(details: Mapping[str, Any]) -> str:

@@ -213,14 +213,18 @@ class Tokens:
 
     def _judge(self, row: Row[Any]) -> Principal | TidegateError:
         over = row.expires_us is not None and row.expires_us <= self._clock.now_us()
+        problem: TidegateError | None = None
         if row.ended_by == "revoked":
-            return TokenRevoked(user=row.user)
-        if row.ended_us is not None or over:
-            return TokenExpired(expired_at=_moment(row.expires_us), user=row.user)
-        if not row.tenant_enabled:
-            return TenantDisabled(tenant=row.tenant)
-        if not row.user_enabled:
-            return UserDisabled(user=row.user)
+            problem = TokenRevoked(user=row.user)
+        elif row.ended_us is not None or over:
+            problem = TokenExpired(expired_at=_moment(row.expires_us), user=row.user)
+        elif not row.tenant_enabled:
+            problem = TenantDisabled(tenant=row.tenant)
+        elif not row.user_enabled:
+            problem = UserDisabled(user=row.user)
+        if problem is not None:
+            problem.token_owner = (row.tenant, row.user, row.id)
+            return problem
         roles = roles_of(row.roles)
         is_session = row.kind == SESSION_KIND
         return Principal(row.tenant, row.user, roles, row.id, row.tenant, row.expires_us, is_session)

@@ -21,6 +21,8 @@ class TidegateError(Exception):
 
     # The id of the failed request, where a client raises the error: the server's log has the same.
     request_id: str | None = None
+    # Tenant, user and id of a token that was refused, for the audit trail of the server; never sent.
+    token_owner: tuple[str, str, str] | None = None
 
     def __init__(self, *, hint: str | None = None, **values: Any) -> None:
         self.values = values

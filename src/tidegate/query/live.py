@@ -56,11 +56,19 @@ class SnapshotReader:
 class LiveQuery:
     """A SELECT that is checked and compiled."""
 
-    def __init__(self, source: LiveSource, table: Table, user: str, select: LiveSelect) -> None:
+    def __init__(
+        self,
+        source: LiveSource,
+        table: Table,
+        user: str,
+        select: LiveSelect,
+        acting_as: str | None,
+    ) -> None:
         self._source = source
         self.table = table
         self.user = user
         self.select = select
+        self.acting_as = acting_as
 
     def snapshot(self, page_rows: int) -> SnapshotReader:
         """Begin a snapshot: from its moment on the changes of the table are kept. Blocking."""
@@ -107,7 +115,7 @@ class LiveSource:
                 reason=f"LAST reads STREAM tables, and '{table.full_name}' is a {table.kind} table.",
                 hint="Leave LAST out: a subscription begins with all rows that match.",
             )
-        return LiveQuery(self, table, caller.owner_of(table), select)
+        return LiveQuery(self, table, caller.owner_of(table), select, caller.acting_as)
 
     def snapshot(self, query: LiveQuery, page_rows: int) -> SnapshotReader:
         """Begin the snapshot of a query."""

@@ -244,9 +244,13 @@ class HttpApp:
         tenant = request.header("x-tenant")
         if not tenant or tenant == identity.principal.tenant:
             return identity
-        return in_tenant(identity, tenant, await self._runtime.tenant_exists(tenant))
+        acting = in_tenant(identity, tenant, await self._runtime.tenant_exists(tenant))
+        self._runtime.audit_notes.entered(acting.principal, request.place)
+        return acting
 
     def _refuse(self, request: HttpRequest, problem: TidegateError) -> Response:
+        principal = None if request.identity is None else request.identity.principal
+        self._runtime.audit_notes.refused(problem, principal, request.place)
         if not isinstance(problem, RequestRefused):
             log.warning(
                 "request failed method=%s path=%s error_code=%s error=%r",

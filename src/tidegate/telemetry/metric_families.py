@@ -223,6 +223,11 @@ _CATALOG = (
         SECONDS_BUCKETS,
     ),
     _counter("tidegate_catalog_failures_total", "", "Calls that the catalog's database did not answer."),
+    _counter(
+        "tidegate_audit_events_dropped_total",
+        "",
+        "Refused logins and roles, and acts for others, that found no room on their way to the audit trail.",
+    ),
     _gauge("tidegate_tokens_cached", "", "Tokens that are known without asking the catalog."),
 )
 _WORK = (

@@ -85,6 +85,7 @@ class Metrics:
         self.live_changes: Counter = self._metrics["tidegate_live_changes_sent_total"]
         self.live_lagged: Counter = self._metrics["tidegate_live_lagged_total"]
         self.live_slow_closed: Counter = self._metrics["tidegate_live_slow_closed_total"]
+        self.audit_dropped: Counter = self._metrics["tidegate_audit_events_dropped_total"]
         self.backup_failures: Counter = self._metrics["tidegate_backup_failures_total"]
         self.pipelines = BoundedLabels(PIPELINE_LABELS_MAX)
         self.tenants = BoundedLabels(TENANT_LABELS_MAX)

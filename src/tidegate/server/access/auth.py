@@ -71,11 +71,15 @@ class AuthenticatedToken:
         """
         if self._principal.is_session == as_cookie:
             return
+        hint = "This is a browser's session, which works as its cookie alone: send a token instead."
         if as_cookie:
-            raise TokenWrong(hint="A token belongs in the header: 'Authorization: Bearer <token>'.")
-        raise TokenWrong(
-            hint="This is a browser's session, which works as its cookie alone: send a token instead."
-        )
+            hint = "A token belongs in the header: 'Authorization: Bearer <token>'."
+        raise self._about_me(TokenWrong(hint=hint))
+
+    def _about_me(self, problem: TidegateError) -> TidegateError:
+        principal = self._principal
+        problem.token_owner = (principal.own_tenant, principal.user, principal.token_id)
+        return problem
 
     def confirm(self, principal: Principal, now_seconds: float) -> None:
         """Record what the catalog answered at a moment."""
@@ -93,7 +97,7 @@ class AuthenticatedToken:
                 return
             user = self._principal.user
             self.refusal = TokenExpired(expired_at=format_time(expires_us), user=user)
-        raise self.refusal
+        raise self._about_me(self.refusal)
 
 
 class TokenCatalog(Protocol):

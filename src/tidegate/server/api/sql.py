@@ -157,6 +157,7 @@ async def _run_arrow(request: HttpRequest, began: float) -> Response:
         return runtime.tables.runner.step_arrow(statements[0], rows, run.caller)
 
     step = await runtime.threads.read(plan)
+    run.note_acting(statements[0])
     part = await run.execute(step, alone=True)
     if isinstance(part, Response):
         return part
@@ -177,11 +178,21 @@ class _StatementRun:
         step = self._runtime.tables.runner.step
         try:
             if is_long or len(params) > MANY_ROWS or not _is_quick(statement):
-                return await self._runtime.threads.read(step, statement, params, self.caller)
-            return step(statement, params, self.caller)
+                planned = await self._runtime.threads.read(step, statement, params, self.caller)
+            else:
+                planned = step(statement, params, self.caller)
         except TidegateError as problem:
             self._count_failure(kind_of(statement), problem)
             raise
+        self.note_acting(statement)
+        return planned
+
+    def note_acting(self, statement: Statement) -> None:
+        """Note for the audit trail that a statement which was allowed acts as another user."""
+        if isinstance(statement, ExecuteAs):
+            kind, request = kind_of(statement), self._request
+            notes = self._runtime.audit_notes
+            notes.executed_as(self.caller.principal, statement.user, kind, request.place)
 
     async def execute(self, step: Step, *, alone: bool) -> bytes | Response:
         """Run a step; return its part of the answer, or the whole answer where it is the only one."""

@@ -33,6 +33,7 @@ from tidegate.errors import (
 from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.names import shorten
 from tidegate.model.times import format_time
+from tidegate.server.access.audit_notes import RequestPlace
 from tidegate.server.access.auth import AuthenticatedToken
 from tidegate.server.http.responses import ARROW_STREAM, JSON, wait_disconnect
 from tidegate.server.runtime.runtime import Runtime
@@ -102,6 +103,11 @@ class HttpRequest:
         """The address of the peer."""
         client = self.scope.get("client")
         return str(client[0]) if client else ""
+
+    @property
+    def place(self) -> RequestPlace:
+        """Where the request came from, for the audit trail."""
+        return RequestPlace(self.address, self.id)
 
     def raw_header(self, name: bytes) -> bytes | None:
         """Return the bytes of a header, or None; the name is in lower case."""

@@ -29,6 +29,8 @@ SAMPLE_SECONDS = 1.0
 LEASE_SECONDS = 1.0
 # An index is built when it is created; this is for those that a crash left incomplete.
 INDEX_SECONDS = 60.0
+# How long notes for the audit trail stay in memory.
+AUDIT_SECONDS = 1.0
 # Old rows are removed once an hour: nothing waits for it.
 PRUNE_SECONDS = 3600.0
 # A server that is restarted often runs its background tasks, too.
@@ -52,6 +54,7 @@ def start_background_tasks(runtime: Runtime) -> list[asyncio.Task[None]]:
         ("topics: retention", settings.topics.retention_interval_seconds, lambda: apply_retention(runtime)),
         ("topics: leases", LEASE_SECONDS, lambda: expire_leases(runtime)),
         ("indexes", INDEX_SECONDS, lambda: fill_indexes(runtime)),
+        ("audit", AUDIT_SECONDS, lambda: runtime.audit_notes.write(runtime.threads.catalog)),
         ("clock", KEEP_SECONDS, _high_water(runtime)),
     ]
     tasks = [asyncio.ensure_future(_repeat(name, seconds, work)) for name, seconds, work in periodic]

@@ -28,6 +28,7 @@ from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource, snowflake_at
 from tidegate.model.wire.status import WorkerReport
 from tidegate.server.access.admission import Admission, HeldResponses
+from tidegate.server.access.audit_notes import AuditNotes
 from tidegate.server.access.auth import TokenCache
 from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
 from tidegate.server.runtime.tenant_lakes import TenantLakes
@@ -74,6 +75,7 @@ class Runtime:
     threads: Threads
     backups: BackupCoordinator
     message_rate: MessageRate
+    audit_notes: AuditNotes
     started_seconds: float
     admission: Admission = field(default_factory=Admission)
     held_responses: HeldResponses = field(default_factory=HeldResponses)
@@ -98,7 +100,14 @@ class Runtime:
             for part in parts:
                 closing.callback(part.close)
             closing.callback(self.lakes.interrupt)
+            closing.callback(self._write_last_notes)
             closing.callback(self.committer.close)
+
+    def _write_last_notes(self) -> None:
+        try:
+            self.audit_notes.write_last()
+        except CatalogUnavailable as problem:
+            log.warning("audit notes lost count=%d error=%r", len(self.audit_notes), str(problem))
 
     async def tenant_exists(self, tenant: str) -> bool:
         """True if there is such a tenant."""
@@ -259,6 +268,7 @@ def _build(
         threads=threads,
         backups=BackupCoordinator(home, engine, catalog, clock, backup_metrics, tables.streams.flush_all),
         message_rate=MessageRate(clock, topics),
+        audit_notes=AuditNotes(catalog.audit, clock, metrics.audit_dropped.inc),
         started_seconds=clock.monotonic_seconds(),
     )
 

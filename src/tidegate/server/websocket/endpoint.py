@@ -71,6 +71,7 @@ class LiveEndpoint:
             clock=runtime.clock,
             metrics=runtime.metrics,
             run=self._run,
+            notes=runtime.audit_notes,
         )
         self._sessions: set[LiveSession] = set()
         self._by_user: Counter[tuple[str, str]] = Counter()
@@ -153,6 +154,7 @@ class LiveEndpoint:
         tenant = message.tenant or request.header("x-tenant")
         if tenant and tenant != identity.principal.tenant:
             identity = in_tenant(identity, tenant, await self._runtime.tenant_exists(tenant))
+            self._runtime.audit_notes.entered(identity.principal, request.place)
         self._check_room(identity)
         socket.write(wire.plain("ready"))
         return identity
@@ -195,7 +197,7 @@ class LiveEndpoint:
         principal = identity.principal
         set_request_context(request.id, principal.tenant, principal.user)
         log.debug("live socket opened address=%s", request.address)
-        session = LiveSession(self._context, socket, identity)
+        session = LiveSession(self._context, socket, identity, request.place)
         self._sessions.add(session)
         self._begin_sweeps()
         began, code = self._runtime.clock.monotonic_seconds(), 0

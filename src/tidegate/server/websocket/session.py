@@ -24,6 +24,7 @@ from tidegate.live.subscription import Subscription
 from tidegate.live.wire import RowEncoder
 from tidegate.model.access import Operation, check_allowed
 from tidegate.model.clock import Clock
+from tidegate.server.access.audit_notes import AuditNotes, RequestPlace
 from tidegate.server.access.auth import AuthenticatedToken
 from tidegate.server.websocket.messages import (
     MessageRefused,
@@ -70,6 +71,7 @@ class SessionContext:
     clock: Clock
     metrics: Metrics
     run: Callable[..., Awaitable[Any]]
+    notes: AuditNotes
 
 
 @dataclass(eq=False, slots=True)
@@ -87,8 +89,15 @@ class _ClientSubscription:
 class LiveSession:
     """Belongs to the event loop; is the sink of its subscriptions."""
 
-    def __init__(self, context: SessionContext, socket: LiveProtocol, identity: AuthenticatedToken) -> None:
+    def __init__(
+        self,
+        context: SessionContext,
+        socket: LiveProtocol,
+        identity: AuthenticatedToken,
+        place: RequestPlace,
+    ) -> None:
         self._context = context
+        self._place = place
         self._socket = socket
         self._identity = identity
         self._roles = identity.principal.roles
@@ -308,6 +317,7 @@ class LiveSession:
         except TableChanged:
             self._restart(watch)
         except TidegateError as problem:
+            self._context.notes.refused(problem, self._identity.principal, self._place)
             self._drop(watch, problem)
         except Exception as problem:
             log.error("subscription failed", exc_info=problem)
@@ -323,6 +333,8 @@ class LiveSession:
         # 1. permission, and the query
         message, principal = watch.message, self._identity.principal
         query = await self._context.run(self._context.source.open, principal, message.sql, message.params)
+        if query.acting_as is not None:
+            self._context.notes.executed_as(principal, query.acting_as, "live", self._place)
         if not self._holds(watch):
             return
         self._send_schema(watch, query)
