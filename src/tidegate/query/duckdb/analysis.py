@@ -19,6 +19,12 @@ from typing import Any, NamedTuple
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.query.duckdb.error_positions import Span, TextRefused, drawn
+from tidegate.query.duckdb.functions import (
+    FunctionMissing,
+    check_call,
+    check_column,
+    check_table_function,
+)
 from tidegate.query.duckdb.names import Node, nodes, rename_system, scoped_nodes, shown_text
 from tidegate.sql.parser.lexer import line_and_column
 
@@ -91,29 +97,9 @@ def _texts(node: Node) -> Iterator[str]:
 
 SQL_CHARS_MAX = 1_000_000  # DuckDB's parser takes some kilobytes for each kilobyte of text
 
-# Table functions that compute rows from their arguments. All others read files, settings or other queries.
-TABLE_FUNCTIONS = frozenset(
-    {
-        "range",
-        "generate_series",
-        "unnest",
-        "repeat",
-        "repeat_row",
-        "json_each",
-        "json_tree",
-        "pg_timezone_names",
-    }
-)
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 # The beginning of the names of registered rows; no statement can name them.
 ROWS_PREFIX = "tidegate_rows_"
-# Functions that wait, that show the server itself, or that run text which is not checked.
-SCALARS_REFUSED = frozenset(
-    {
-        *("sleep_ms", "pg_sleep", "write_log", "current_setting", "getvariable", "nextval", "setval"),
-        *("json_serialize_plan", "json_serialize_sql", "json_deserialize_sql", "json_execute_serialized_sql"),
-    }
-)
 
 # Frequent names of columns that are keywords.
 _KEYWORD_AT_END = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")\s*\S*$', re.IGNORECASE)
@@ -160,7 +146,12 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> AnalyzedSele
         ) from error
     if tree["error"]:
         raise SqlUnsupported(reason=f"This statement is not supported: {tree['error_message']}")
-    tables, unqualified = _tables(tree)
+    try:
+        tables, unqualified = _tables(tree)
+    except FunctionMissing as missing:
+        place = (missing.start, missing.start + missing.length)
+        refused = TextRefused.at(str(missing), parsed.query, place)
+        raise sql_invalid(refused, refused.text, refused.span) from refused
     text = rename_system(parsed.query, tree)
     return AnalyzedSelect(
         text, tables, frozenset(unqualified), count, mentioned_names(tree), plain_outputs(tree)
@@ -237,15 +228,14 @@ def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
     """Return the tables in the tree, counted, and those without a schema; refuse what reads anything else."""
     tables: Counter[tuple[str, str]] = Counter()
     unqualified: set[str] = set()
+    from_calls: set[int] = set()
     for node, defined in scoped_nodes(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_NODE") and kind not in QUERY_NODES:
             raise SqlUnsupported(reason=f"{kind.partition('_')[0]} inside a query is not supported here.")
         if kind == "TABLE_FUNCTION":
-            name = str(node["function"].get("function_name", "")).lower()
-            if name not in TABLE_FUNCTIONS:
-                hint = "Read tables: FROM <namespace>.<table>, or FROM lake.<name>."
-                raise SqlUnsupported(reason=f"The table function {name}() is not available here.", hint=hint)
+            check_table_function(str(node["function"].get("function_name", "")))
+            from_calls.add(id(node["function"]))
         elif kind == "SHOW_REF" and node.get("query") is None:
             raise SqlUnsupported(reason="SHOW is not supported here.", hint="Use SHOW TABLES alone.")
         elif kind == "BASE_TABLE":
@@ -254,8 +244,11 @@ def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
                 tables[schema, table] += 1
             elif table not in defined or table.startswith(ROWS_PREFIX):
                 unqualified.add(table)
-        elif node.get("class") == "FUNCTION" and str(node.get("function_name")).lower() in SCALARS_REFUSED:
-            raise SqlUnsupported(reason=f"The function {node['function_name']}() is not available here.")
+        elif "function_name" in node:  # calls, aggregates, operators and windows
+            if id(node) not in from_calls:
+                check_call(node)
+        elif node.get("class") == "COLUMN_REF":
+            check_column(node["column_names"])
     return tables, unqualified
 
 

@@ -36,6 +36,13 @@ class TextRefused(Exception):
         self.text = shown_text(text)
         self.span = None if location is None else _in_characters(text, location)
 
+    @classmethod
+    def at(cls, message: str, text: str, location: Span) -> TextRefused:
+        """Return the error of a position, in bytes, that DuckDB's tree has."""
+        refused = cls(ValueError(message), text)
+        refused.span = _in_characters(text, location)
+        return refused
+
 
 def read_error(error: Exception) -> tuple[str, Span | None]:
     """Return the message of an error of DuckDB, and its position in the text, in bytes (start and stop)."""
