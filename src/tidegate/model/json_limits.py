@@ -7,6 +7,8 @@ refuses numbers of more than 1,000 characters: one such message would make a cli
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 DEPTH_MAX = 128
 NUMBER_CHARS_MAX = 1_000
@@ -38,3 +40,19 @@ def find_unreadable(text: bytes) -> str | None:
         if depth > DEPTH_MAX:
             return f"it is nested more than {DEPTH_MAX} levels deep"
     return None
+
+
+def is_deeper(values: Sequence[Any], depth: int) -> bool:
+    """Return whether decoded JSON has more than so many levels of lists and objects, `values` among them."""
+    # Level by level instead of recursion: values nest deeper than Python does.
+    level: list[Any] = [values]
+    for _ in range(depth):
+        level = [
+            inner
+            for container in level
+            for inner in (container.values() if type(container) is dict else container)
+            if type(inner) is list or type(inner) is dict
+        ]
+        if not level:
+            return False
+    return True

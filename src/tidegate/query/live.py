@@ -16,7 +16,7 @@ from tidegate.model.access import Operation, Principal
 from tidegate.model.names import check_row_owner
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.query.runner import StatementRunner
-from tidegate.query.step import Caller
+from tidegate.query.step import Caller, check_nesting
 from tidegate.query.table_access import TableAccess
 from tidegate.sql import statements as sql
 from tidegate.storage.engine import Snapshot
@@ -93,6 +93,8 @@ class LiveSource:
     def open(self, principal: Principal, text: str, params: Sequence[Any] = ()) -> LiveQuery:
         """Check and compile a live query; blocking. SqlUnsupported names what cannot be live."""
         caller = Caller(principal)
+        caller.check(Operation.SQL_READ_OWN)
+        check_nesting(params)
         statements = self._runner.parsed(text)
         if len(statements) > 1:
             raise SqlInvalid(reason="a subscription is one SELECT.", hint="Subscribe to each by itself.")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from tidegate.errors import RequestInvalid, SqlInvalid, TidegateError
+from tidegate.errors import Forbidden, RequestInvalid, SqlInvalid, TidegateError
 from tidegate.model.access import Operation, Principal, check_allowed
+from tidegate.model.json_limits import DEPTH_MAX, is_deeper
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column, to_arrow
@@ -41,6 +42,14 @@ class Caller:
     def check(self, operation: Operation) -> None:
         """Raise Forbidden where the caller's roles do not allow an operation."""
         check_allowed(self.principal, operation)
+
+    def may(self, operation: Operation) -> bool:
+        """Return whether the caller's roles allow an operation."""
+        try:
+            self.check(operation)
+        except Forbidden:
+            return False
+        return True
 
     def owner_of(self, table: Table) -> str:
         """Return the user whose rows of a table are meant; '' for a SHARED table."""
@@ -161,4 +170,14 @@ def check_params(count: int, params: Sequence[Any]) -> None:
         raise SqlInvalid(
             reason=f"values for its parameters: {count} wanted, {len(params)} given.",
             hint="Give one value for each ? or $n.",
+        )
+
+
+def check_nesting(params: Sequence[Any]) -> None:
+    """Raise SqlInvalid for a parameter that is nested deeper than the JSON of every client."""
+    if is_deeper(params, DEPTH_MAX + 1):
+        number = next(at for at, value in enumerate(params, start=1) if is_deeper([value], DEPTH_MAX + 1))
+        raise SqlInvalid(
+            reason=f"parameter ${number} is nested more than {DEPTH_MAX} levels deep.",
+            hint="Nest less, or bind it as a text with JSON.",
         )

@@ -211,7 +211,7 @@ class Insert(Statement):
     """INSERT or UPSERT INTO …; at most one of `rows`, `fragments` and `query` is there.
 
     `rows` where every value is simple, `fragments` where one is an expression. Where none of the three is
-    there, the rows come beside the text.
+    there, the rows come beside the text. `sources` are the tables that the query names.
     """
 
     table: TableName
@@ -220,6 +220,7 @@ class Insert(Statement):
     fragments: tuple[tuple[Fragment | UseDefault, ...], ...] | None
     query: Fragment | None
     upsert: bool
+    sources: tuple[TableName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

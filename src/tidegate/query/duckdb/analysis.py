@@ -27,6 +27,7 @@ from tidegate.query.duckdb.functions import (
 )
 from tidegate.query.duckdb.names import Node, nodes, rename_system, scoped_nodes, shown_text
 from tidegate.sql.parser.lexer import line_and_column
+from tidegate.sql.parser.limits import QUERY_CHARS_MAX
 
 _ANY_CLASS = frozenset({"STAR", "POSITIONAL_REFERENCE"})
 _ANY_TYPE = frozenset({"PIVOT", "SHOW_REF"})
@@ -95,8 +96,6 @@ def _texts(node: Node) -> Iterator[str]:
             yield from (part for part in value if isinstance(part, str))
 
 
-SQL_CHARS_MAX = 1_000_000  # DuckDB's parser takes some kilobytes for each kilobyte of text
-
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 # The beginning of the names of registered rows; no statement can name them.
 ROWS_PREFIX = "tidegate_rows_"
@@ -126,9 +125,9 @@ class AnalyzedSelect:
 
 def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> AnalyzedSelect:
     """Return the analysis of a text, or raise SqlInvalid or SqlUnsupported."""
-    if len(sql) > SQL_CHARS_MAX:
+    if len(sql) > QUERY_CHARS_MAX:
         raise SqlInvalid(
-            reason=f"it is longer than {SQL_CHARS_MAX} characters.", hint="Bind values as parameters."
+            reason=f"it is longer than {QUERY_CHARS_MAX} characters.", hint="Bind values as parameters."
         )
     try:
         sql.encode()

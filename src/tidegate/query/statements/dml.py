@@ -89,6 +89,8 @@ class WritePlanner:
                 hint="Write VALUES (…), or send the rows as an Arrow stream.",
             )
         check_params(statement.parameter_count, params)
+        if statement.query is not None:
+            self._selecting.check_early(statement.sources, caller)
 
         def work() -> StatementResult:
             sources = self._sources.of_a_statement()

@@ -23,7 +23,17 @@ from tidegate.query.statements.row_builder import DefaultSources, check_column, 
 from tidegate.query.statements.row_edits import Edits
 from tidegate.query.step import Caller, StatementResult, Step, check_params, result_of_answer, result_of_rows
 from tidegate.query.table_access import TableAccess
-from tidegate.sql.statements import Delete, Explain, Literal, Param, Point, Select, Simple, Update
+from tidegate.sql.statements import (
+    Delete,
+    Explain,
+    Literal,
+    Param,
+    Point,
+    Select,
+    Simple,
+    TableName,
+    Update,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +69,7 @@ class SelectPlanner:
             short = self._short(statement.point, last, params, caller)
             if short is not None:
                 return Step("select", work=short, is_short=True)
+        self.check_early(statement.tables, caller)
         if statement.last is not None:
             self._check_streams(statement, caller)
         elif _LAST_ALONE.search(statement.text):
@@ -67,11 +78,20 @@ class SelectPlanner:
         sql = statement.query.sql
         return Step("select", work=lambda: result_of_answer(self.run(sql, params, caller, last=only)))
 
+    def check_early(self, named: Sequence[TableName], caller: Caller) -> None:
+        """Refuse a query whose caller may read nothing of it, before DuckDB parses its text.
+
+        `named` is what the parser has found. What DuckDB finds is checked again, and decides.
+        """
+        if not caller.may(Operation.SQL_QUERY):
+            self._checker(caller)(frozenset((table.namespace.lower(), table.name.lower()) for table in named))
+
     def explain(self, statement: Explain, params: Sequence[Any], caller: Caller) -> Step:
         """Plan an EXPLAIN of a query, or of how the rows of an UPDATE or DELETE are found."""
         check_params(statement.parameter_count, params)
         inner, last, written = statement.statement, None, None
         if isinstance(inner, Select):
+            self.check_early(inner.tables, caller)
             sql = inner.query.sql
             if inner.last is not None and inner.last_alone:
                 last = last_count(inner.last, params)

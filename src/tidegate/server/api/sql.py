@@ -20,11 +20,19 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
+from tidegate.model.json_limits import DEPTH_MAX
 from tidegate.model.tables import Table
 from tidegate.query.runner import kind_of, statement_errors
 from tidegate.query.statements.row_builder import STATEMENT_ROWS_MAX
 from tidegate.query.statements.topics import consumed_result
-from tidegate.query.step import Caller, ConsumeRequest, StatementKind, StatementResult, Step
+from tidegate.query.step import (
+    Caller,
+    ConsumeRequest,
+    StatementKind,
+    StatementResult,
+    Step,
+    check_nesting,
+)
 from tidegate.server.api.long_poll import fetch_messages
 from tidegate.server.http.arrow import arrow_answer, plain_table
 from tidegate.server.http.request import HttpRequest, decode_json
@@ -82,7 +90,7 @@ async def run_sql(request: HttpRequest) -> Response:
             reason="With a JSON body the statement belongs in the body.",
             hint="In the query, ?sql=… belongs to an Arrow body.",
         )
-    body = await request.run_by_size(decode_json, await request.body(), _sql)
+    body = await request.run_by_size(_decode_body, await request.body())
     runner = runtime.tables.runner
     is_long = len(body.sql) > LONG_TEXT_CHARS
     statements = await runtime.threads.read(runner.parsed, body.sql) if is_long else runner.parsed(body.sql)
@@ -105,6 +113,14 @@ async def run_sql(request: HttpRequest) -> Response:
         parts.append(last)
     took_ms = round((runtime.clock.monotonic_seconds() - began) * 1000, 3)
     return ready_answer(_join_parts(parts, took_ms), JSON, held=runtime.held_responses)
+
+
+def _decode_body(content: bytes) -> SqlBody:
+    body = decode_json(content, _sql)
+    # Without so many brackets nothing is nested too deeply, and most requests have none.
+    if content.count(b"[") + content.count(b"{") > DEPTH_MAX:
+        check_nesting(body.params)
+    return body
 
 
 def _hint_at_topic(runtime: Runtime, tenant: str, statement: Statement, problem: TidegateError) -> None:

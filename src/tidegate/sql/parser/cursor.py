@@ -28,6 +28,8 @@ from tidegate.sql.statements import TableName
 
 PARAMETERS_MAX = 65_535  # as PostgreSQL; more values in a call are sent as arrays or as Arrow
 TOKENS_MAX = 1_000_000  # some seconds; lists of plain values are not counted
+# Of a statement, without plain values behind VALUES: these do not reach DuckDB, which takes seconds for more.
+STATEMENT_TOKENS_MAX = 20_000
 NESTING_MAX = 64  # parentheses and brackets; recursive parsers further on take no more than some hundred
 
 # Words that DuckDB does not take for a column without quotes. AT is missing: fragments quote it.
@@ -57,6 +59,7 @@ class TokenCursor:
         self._params: dict[int, int] = {}  # number: position of its first use
         self._style = ""
         self._passed = 0
+        self.tokens_left = STATEMENT_TOKENS_MAX  # of those that DuckDB may have to parse
         self.token = scan(self.source, 0)
 
     def begin_statement(self, number: int) -> None:
@@ -65,6 +68,7 @@ class TokenCursor:
         self.syntax = ""
         self._params = {}
         self._style = ""
+        self.tokens_left = STATEMENT_TOKENS_MAX
 
     def advance(self) -> SqlToken:
         """Consume the token and return it; a parameter gets its number."""
@@ -106,6 +110,12 @@ class TokenCursor:
             raise self.error(f"parameters are numbered from 1 to {PARAMETERS_MAX}", position, hint)
         self._params.setdefault(number, position)
         return number
+
+    def too_many_tokens(self, position: int) -> SqlInvalid:
+        """Return the error about the first token that is too much for a statement."""
+        hint = "Bind values as parameters; a list is one value: x = ANY (?). Or write several statements."
+        reason = f"a statement has more than {STATEMENT_TOKENS_MAX} words and signs outside of plain values"
+        return self.error(reason, position, hint)
 
     def forget_params(self, position: int) -> None:
         """Forget the parameters at and after a position, which is read again."""

@@ -8,7 +8,7 @@ mistake) is read again token by token, which knows everything and says what is w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
@@ -41,6 +41,7 @@ from tidegate.sql.statements import (
     Insert,
     Literal,
     Param,
+    TableName,
     Update,
     UseDefault,
 )
@@ -66,6 +67,7 @@ def insert(cursor: TokenCursor, *, upsert: bool) -> Insert:
     if cursor.is_at("(") and not _is_query_ahead(cursor):
         columns = cursor.names("a column", limit=COLUMNS_MAX)
     rows, fragments, query = None, None, None
+    sources: tuple[TableName, ...] = ()
     if cursor.take("VALUES", "VALUE"):
         rows, fragments = values(cursor, None if columns is None else len(columns))
     elif cursor.is_at("DEFAULT"):
@@ -74,13 +76,14 @@ def insert(cursor: TokenCursor, *, upsert: bool) -> Insert:
     elif cursor.is_at("(") and not _is_query_ahead(cursor):
         raise cursor.expected(["VALUES", "SELECT"])
     elif cursor.is_at(*QUERY_STARTS):
-        query = select(cursor, {"RETURNING"}).query
+        selected = select(cursor, {"RETURNING"})
+        query, sources = selected.query, selected.tables
     if cursor.is_at("ON"):
         raise cursor.unsupported("ON CONFLICT is not supported.", "UPSERT INTO … writes a row in any case.")
     _refuse_returning(cursor)
     if rows is None and fragments is None and query is None and not (cursor.is_at_end or cursor.is_at(")")):
         raise cursor.expected(["VALUES", "SELECT"] if columns else ["VALUES", "SELECT", "("])
-    return Insert(table, columns, rows, fragments, query, upsert)
+    return Insert(table, columns, rows, fragments, query, upsert, sources)
 
 
 def _is_query_ahead(cursor: TokenCursor) -> bool:
@@ -161,16 +164,14 @@ def values(cursor: TokenCursor, columns: int | None) -> tuple[Rows | None, Fragm
 def _read_quickly(cursor: TokenCursor, columns: int | None) -> Rows | None:
     """Return the rows when all is plain, and move behind them; None: read them token by token."""
     text, start = cursor.text, cursor.token.start
-    stop = _rows_stop(text, start)
-    if stop is None:
+    split = _split_rows(cursor, start)
+    if split is None:
         return None
-    cells, marks = zip(*_SPLIT.findall(text, start, stop), strict=True)
+    cells, marks, stop = split
     width = columns or marks.index(")") + 1
     count, rest = divmod(len(cells), width)
-    if rest or "".join(marks) != ("," * (width - 1) + ")") * count or width > COLUMNS_MAX:
+    if rest or marks != ("," * (width - 1) + ")") * count or width > COLUMNS_MAX:
         return None  # rows of different lengths
-    if count > ROWS_MAX:
-        raise _too_many_rows(cursor, start)
     made = _make_cells(cursor, cells, width, text.find("''", start, stop) >= 0)
     if made is None:
         return None
@@ -179,16 +180,28 @@ def _read_quickly(cursor: TokenCursor, columns: int | None) -> Rows | None:
     return None if cursor.is_at(",") else made
 
 
-def _rows_stop(text: str, start: int) -> int | None:
-    """Return where the list of plain rows ends; None where something else follows a comma."""
-    position = start
+def _split_rows(cursor: TokenCursor, start: int) -> tuple[list[str], str, int] | None:
+    """Return the texts of a list of plain rows, the sign behind each, and where the list ends.
+
+    None where something else follows a comma. In blocks: other threads get their turn between two of them.
+    """
+    text, position = cursor.text, start
+    cells: list[str] = []
+    marks: list[str] = []
+    row_count = 0
     while True:
         found = _BLOCK.match(text, position)
         if found is None:
             return None
+        pairs = _SPLIT.findall(text, position, found.end())
+        cells += [cell for cell, _ in pairs]
+        marks.append("".join([mark for _, mark in pairs]))
+        row_count += marks[-1].count(")")
+        if row_count > ROWS_MAX:
+            raise _too_many_rows(cursor, start)
         position = found.end()
         if text[position : position + 1] != ",":
-            return text.rindex(")", start, position) + 1
+            return cells, "".join(marks), text.rindex(")", start, position) + 1
         position += 1
 
 
@@ -266,7 +279,8 @@ def _cell(text: str) -> Cell | None:
 
 def _read_slowly(cursor: TokenCursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
     """Return the rows token by token; SqlInvalid says what is wrong with them."""
-    rows: list[list[list[SqlToken]]] = []
+    rows: list[list[tuple[list[SqlToken], Cell | None]]] = []
+    computed = 0
     while True:
         start = cursor.token.start
         if len(rows) == ROWS_MAX:
@@ -276,27 +290,33 @@ def _read_slowly(cursor: TokenCursor, columns: int | None) -> tuple[Rows | None,
         if len(rows[-1]) != columns:
             reason = f"row {len(rows)} has {_counted(len(rows[-1]))}, and {columns} would be right"
             raise cursor.error(reason, start, "Every row has a value for each column; DEFAULT is one, too.")
+        computed += sum(cell is None for _, cell in rows[-1])
+        if computed > COLUMNS_MAX:
+            reason = f"there are more than {COLUMNS_MAX} values that have to be computed"
+            raise cursor.error(reason, start, "Write plain values, bind them, or write several statements.")
         if not cursor.take(","):
             break
-    cells = [[cell_of(cursor, tokens) for tokens in row] for row in rows]
-    if not any(None in row for row in cells):
-        return tuple(map(tuple, cells)), None  # type: ignore[arg-type]
-    return None, tuple(tuple(map(_fragment_maker(cursor), row)) for row in rows)
+    if not computed:
+        return tuple(tuple(cell for _, cell in row if cell is not None) for row in rows), None
+    return None, tuple(tuple(_fragment_or_default(cursor, *pair) for pair in row) for row in rows)
 
 
-def _fragment_maker(cursor: TokenCursor) -> Callable[[list[SqlToken]], Fragment | UseDefault]:
-    return lambda tokens: (
-        USE_DEFAULT if cell_of(cursor, tokens) is USE_DEFAULT else fragment_of(cursor, tokens)
-    )
+def _fragment_or_default(
+    cursor: TokenCursor, tokens: list[SqlToken], cell: Cell | None
+) -> Fragment | UseDefault:
+    return USE_DEFAULT if cell is USE_DEFAULT else fragment_of(cursor, tokens)
 
 
-def _row_tokens(cursor: TokenCursor) -> list[list[SqlToken]]:
-    """Consume one row in parentheses and return the tokens of each value."""
-    row: list[list[SqlToken]] = []
+def _row_tokens(cursor: TokenCursor) -> list[tuple[list[SqlToken], Cell | None]]:
+    """Consume one row in parentheses; return the tokens of each value, and its cell if it is plain."""
+    row: list[tuple[list[SqlToken], Cell | None]] = []
     cursor.expect("(")
     while True:
         tokens = expression_tokens(cursor, "a value", {","})
-        row.append(tokens)
+        cell = cell_of(cursor, tokens)
+        row.append((tokens, cell))
+        if cell is not None:
+            cursor.tokens_left += len(tokens)  # DuckDB does not see it
         if len(row) > COLUMNS_MAX:
             raise cursor.error(f"a row has more than {COLUMNS_MAX} values", tokens[0].start, "Give fewer.")
         if cursor.expect(",", ")") == ")":

@@ -24,6 +24,7 @@ from tidegate.sql.parser.lexer import (
     shown,
     string_of,
 )
+from tidegate.sql.parser.limits import check_query
 from tidegate.sql.statements import USE_DEFAULT, Cell, Fragment, FunctionCall, Literal, Param, Simple, Where
 
 CONSTANTS = {"NULL": Literal(None), "TRUE": Literal(True), "FALSE": Literal(False)}
@@ -58,15 +59,18 @@ def collect(cursor: TokenCursor, stops: Collection[str] = ()) -> list[SqlToken]:
     """
     found: list[SqlToken] = []
     open_brackets: list[SqlToken] = []
+    room = cursor.tokens_left
     while True:
         token = cursor.token
         key = token.key
-        if token.kind == END or key == ";":
-            if open_brackets:
-                raise _unclosed(cursor, open_brackets[-1])
+        is_end = token.kind == END or key == ";"
+        if is_end and open_brackets:
+            raise _unclosed(cursor, open_brackets[-1])
+        if is_end or (not open_brackets and (key in CLOSING or key in stops)):
+            cursor.tokens_left -= len(found)
             return found
-        if not open_brackets and (key in CLOSING or key in stops):
-            return found
+        if len(found) == room:
+            raise cursor.too_many_tokens(token.start)
         if key in OPENING:
             open_brackets.append(token)
             if len(open_brackets) > NESTING_MAX:
@@ -118,8 +122,11 @@ def expression(cursor: TokenCursor, noun: str, stops: Collection[str] = ()) -> F
 
 def fragment_of(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> Fragment:
     """Return the fragment of an expression's tokens."""
+    simple = simple_of(cursor, tokens)
+    if simple is None:
+        check_query(cursor, tokens)
     sql, params = sql_of(cursor.text, tokens)
-    return Fragment(sql, params, simple_of(cursor, tokens), tokens[0].start)
+    return Fragment(sql, params, simple, tokens[0].start)
 
 
 def sql_of(

@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from tidegate.sql.parser.cursor import RESERVED, TokenCursor
 from tidegate.sql.parser.fragments import collect, column_of, equalities, simple_of, sql_of
 from tidegate.sql.parser.lexer import NUMBER, PARAM, QUOTED, WORD, SqlToken, name_of
+from tidegate.sql.parser.limits import check_query
 from tidegate.sql.statements import Fragment, Literal, Point, Select, Simple, TableName
 
 LAST_MAX = 2**63 - 1  # the largest LIMIT of DuckDB
@@ -82,6 +83,7 @@ def select(cursor: TokenCursor, stops: Collection[str] = ()) -> Select:
     tokens = collect(cursor, stops)
     if not tokens:
         raise cursor.expected("a SELECT")
+    check_query(cursor, tokens)
     levels = _levels(tokens)
     edits: dict[int, str] = {}
     last: Simple | None = None
@@ -231,7 +233,9 @@ _ENDS_FROM = frozenset(
     }
     | {"EXCEPT", "FETCH", "LAST"}
 )
-_NAMES_NEXT = frozenset({"JOIN", "TABLE", "SUMMARIZE", "DESCRIBE"})
+_NAMES_NEXT = frozenset(
+    {"JOIN", "TABLE", "SUMMARIZE", "DESCRIBE", "PIVOT", "UNPIVOT", "PIVOT_WIDER", "PIVOT_LONGER"}
+)
 
 
 def table_at(tokens: Sequence[SqlToken], at: int) -> tuple[SqlToken, SqlToken] | None:
@@ -260,6 +264,10 @@ def named_tables(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> tuple[Table
     for at, token in enumerate(tokens):
         is_query, is_from = levels[-1]
         key = token.key
+        if is_next and tokens[at + 1 : at + 2] and tokens[at + 1].key == ":":
+            continue  # an alias before its table
+        if is_next and key == ":":
+            continue
         if is_next and key != "(":
             named = table_at(tokens, at)
             if named is not None:
