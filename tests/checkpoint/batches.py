@@ -14,6 +14,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from tests.checkpoint.keys.key_groups import ENTRY_PREFIX_BYTES
 from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.batch import open_batch
@@ -168,7 +169,7 @@ class Job:
         for partition in range(PARALLELISM):
             with open_new(self.request(batch, partition), self.settings, SystemClock()) as opened:
                 for key, value in opened.backend.scan(b"", layout.META_GROUP):
-                    found[int.from_bytes(key[layout.ENTRY_PREFIX_BYTES :], "big")] = int(value)
+                    found[int.from_bytes(key[ENTRY_PREFIX_BYTES:], "big")] = int(value)
         return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.checkpoint.keys.key_groups import ENTRY_PREFIX_BYTES, instance_of
 from tidegate.checkpoint import batch as state_batch
 from tidegate.checkpoint import commit, settings
 from tidegate.checkpoint.backend import StateChanges
@@ -21,7 +22,7 @@ from tidegate.checkpoint.commit_record import (
     commit_record_name,
     encode_commit_record,
 )
-from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP, entry_prefix, instance_of
+from tidegate.checkpoint.keys.layout import META_GROUP, entry_prefix
 from tidegate.checkpoint.savepoints.source_offsets import PLAN_ID_BYTES
 from tidegate.checkpoint.settings import StateSettings, backend_factory
 from tidegate.checkpoint.store import CheckpointStore, operator_store

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.backends.opening import open_backend
 from tests.checkpoint.checkpoints import TaskRequest, put_commit, put_commits
+from tests.checkpoint.keys.key_groups import instance_of
 from tidegate.checkpoint import epochs, rescale
 from tidegate.checkpoint.backend import Backend, StateChanges, Version
 from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
@@ -25,7 +26,6 @@ from tidegate.checkpoint.keys.layout import (
     expiry_prefix,
     group_range,
     groups_of,
-    instance_of,
     timer_prefix,
 )
 from tidegate.checkpoint.store import CheckpointStore

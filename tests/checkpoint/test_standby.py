@@ -9,8 +9,9 @@ import pytest
 
 from tests.checkpoint.batches import open_new
 from tests.checkpoint.checkpoints import OPERATOR, Job
+from tests.checkpoint.keys.key_groups import ENTRY_PREFIX_BYTES
 from tests.checkpoint.rescale_walk import expected, model, words_of
-from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP
+from tidegate.checkpoint.keys.layout import META_GROUP
 from tidegate.checkpoint.standby import Standby
 from tidegate.errors import StateNotFound
 

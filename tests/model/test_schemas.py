@@ -171,7 +171,7 @@ def test_the_longest_column_name_goes_both_ways() -> None:
 
 
 def test_two_columns_that_differ_only_in_case_are_refused() -> None:
-    with pytest.raises(SchemaInvalid, match="'größe' is there 2 times"):
+    with pytest.raises(SchemaInvalid, match="'größe' is named 2 times"):
         Schema((Column("größe", T.INT), Column("x", T.INT), Column("GRÖßE", T.INT)))
 
 

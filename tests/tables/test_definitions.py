@@ -72,7 +72,7 @@ def test_an_unknown_name_is_told_with_those_that_are_near(bench: Bench) -> None:
     assert "Did you mean 'app'?" in unknown.value.hint
     with pytest.raises(NamespaceNotFound) as foreign:
         bench.directory.get("acme", "app", "things")
-    assert foreign.value.hint == "SHOW NAMESPACES lists what is there; CREATE NAMESPACE app; makes it."
+    assert foreign.value.hint == "SHOW NAMESPACES lists them; CREATE NAMESPACE app; makes it."
 
 
 def test_columns_are_found_whatever_their_case(bench: Bench) -> None:

@@ -94,7 +94,7 @@ def _damaged_hint(home_path: Path) -> str:
     copies = home_path / "kept"
     if copies.is_dir() and any(copies.iterdir()):
         hint += (
-            f" Or go back to a copy from before an upgrade, in {copies}: docs/operate/upgrade.md tells how."
+            f" Or go back to a copy from before an upgrade, in {copies}: docs/operate/upgrade.md shows how."
         )
     return hint
 

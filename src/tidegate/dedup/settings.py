@@ -92,7 +92,7 @@ EXPECTED_RATE_MAX = 100_000_000
 
 TimesUs = np.ndarray[Any, np.dtype[np.int64]]
 
-_GUIDE = "docs/guide/dedup.md tells what retention and interval are."
+_GUIDE = "docs/guide/dedup.md explains retention and interval."
 _FOLDER = re.compile(r"^(?P<store>.+)\.(?P<start>0|-?[1-9]\d*)$")
 
 

@@ -69,13 +69,13 @@ class SessionInsufficient(RequestRefused):
 class TenantNotFound(NotFound):
     code = "TENANT_NOT_FOUND"
     template = "There is no tenant '{tenant}'."
-    default_hint = "'tidegate tenant list' shows what is there (administrators of the instance)."
+    default_hint = "'tidegate tenant list' lists them (administrators of the instance)."
 
 
 class UserNotFound(NotFound):
     code = "USER_NOT_FOUND"
     template = "There is no user '{user}'."
-    default_hint = "'tidegate user list' shows who is there; 'tidegate user add {user}' adds one."
+    default_hint = "'tidegate user list' lists them; 'tidegate user add {user}' adds one."
 
 
 class TokenNotFound(NotFound):
@@ -93,25 +93,25 @@ class JobNotFound(NotFound):
 class BackupNotFound(NotFound):
     code = "BACKUP_NOT_FOUND"
     template = "No backup '{backup}' is being made."
-    default_hint = "It was finished or given up; a backup is made with 'tidegate backup FILE'."
+    default_hint = "It was finished or cancelled; a backup is made with 'tidegate backup FILE'."
 
 
 class TenantExists(Conflict):
     code = "TENANT_EXISTS"
-    template = "Tenant '{tenant}' is there already."
+    template = "Tenant '{tenant}' already exists."
     default_hint = "Use it as it is, or choose another name."
 
 
 class UserExists(Conflict):
     code = "USER_EXISTS"
-    template = "User '{user}' is there already."
+    template = "User '{user}' already exists."
     default_hint = "'tidegate user role {user} --role …' replaces all its roles; or choose another name."
 
 
 class LastAdministrator(Conflict):
     code = "LAST_ADMINISTRATOR"
     template = "'{user}' is the administrator that the instance starts with."
-    default_hint = "It stays; give others the role AdminPanelManagement beside it."
+    default_hint = "It stays; give the role AdminPanelManagement to others, too."
 
 
 class LeaseHeld(Conflict):
@@ -130,7 +130,7 @@ class LeaseLost(Conflict):
 class JobStateWrong(Conflict):
     code = "JOB_STATE_WRONG"
     template = "Job '{job}' is {state}: it cannot be {wanted}."
-    default_hint = "'tidegate job show {job}' tells what happened to it."
+    default_hint = "'tidegate job show {job}' shows what happened to it."
 
 
 class IdempotencyKeyReused(Conflict):

@@ -132,7 +132,7 @@ class TopicNotFound(NotFound):
     code = "TOPIC_NOT_FOUND"
     template = "There is no topic '{topic}'."
     default_hint = (
-        "Create it with 'tidegate topic create {topic}', or list what is there: 'tidegate topic list'."
+        "Create it with 'tidegate topic create {topic}', or list the topics: 'tidegate topic list'."
     )
 
 
@@ -163,7 +163,7 @@ class TableNotFound(NotFound):
 class NamespaceNotFound(NotFound):
     code = "NAMESPACE_NOT_FOUND"
     template = "There is no namespace '{namespace}'."
-    default_hint = "SHOW NAMESPACES lists what is there; CREATE NAMESPACE {namespace}; makes it."
+    default_hint = "SHOW NAMESPACES lists them; CREATE NAMESPACE {namespace}; makes it."
 
 
 class ColumnNotFound(NotFound):
@@ -181,7 +181,7 @@ class IndexNotFound(NotFound):
 class PipelineNotFound(NotFound):
     code = "PIPELINE_NOT_FOUND"
     template = "There is no pipeline '{pipeline}'."
-    default_hint = "'tidegate pipeline list' shows what is there; 'tidegate pipeline run FILE.py' adds one."
+    default_hint = "'tidegate pipeline list' lists them; 'tidegate pipeline run FILE.py' adds one."
 
 
 class Conflict(RequestRefused):
@@ -191,7 +191,7 @@ class Conflict(RequestRefused):
 
 class TopicExists(Conflict):
     code = "TOPIC_EXISTS"
-    template = "Topic '{topic}' is there already, with {partitions} partitions."
+    template = "Topic '{topic}' already exists, with {partitions} partitions."
     default_hint = (
         "Use it as it is, choose another name, or delete it first with 'tidegate topic delete {topic}'."
     )
@@ -237,13 +237,13 @@ class SequenceReused(Conflict):
 
 class TableExists(Conflict):
     code = "TABLE_EXISTS"
-    template = "Table '{table}' is there already."
+    template = "Table '{table}' already exists."
     default_hint = "Write IF NOT EXISTS, choose another name, or remove it first: DROP TABLE {table};"
 
 
 class NamespaceExists(Conflict):
     code = "NAMESPACE_EXISTS"
-    template = "Namespace '{namespace}' is there already."
+    template = "Namespace '{namespace}' already exists."
     default_hint = "Write IF NOT EXISTS."
 
 
@@ -268,7 +268,7 @@ class IndexExists(Conflict):
 class RowExists(Conflict):
     code = "ROW_EXISTS"
     template = "Table '{table}' has a row with {key} already."
-    default_hint = "UPSERT writes a row whether it is there or not. Nothing was written."
+    default_hint = "UPSERT writes a row whether it exists or not. Nothing was written."
 
 
 class TableChanged(Conflict):

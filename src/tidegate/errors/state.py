@@ -44,7 +44,7 @@ class SavepointExists(Conflict):
 class StateNotFound(NotFound):
     code = "STATE_NOT_FOUND"
     template = "There is no state '{state}'."
-    default_hint = "`tidegate state list` names the operators and states that are there."
+    default_hint = "`tidegate state list` lists the operators and states."
 
 
 class BatchTaken(Unavailable):

@@ -175,7 +175,7 @@ class Schema:
         (name, count), *_ = Counter(column.name.lower() for column in self.columns).most_common(1)
         if count > 1:
             raise SchemaInvalid(
-                reason=f"column '{shorten(name)}' is there {count} times (case does not count)"
+                reason=f"column '{shorten(name)}' is named {count} times (case does not count)"
             )
 
     @property

@@ -88,7 +88,7 @@ def _probe(command: Path) -> JavaHome | str:
         return "has no bin/java"
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"does not start ({failure})"
-    return parse_settings(answer.stdout + answer.stderr) or "does not tell its version"
+    return parse_settings(answer.stdout + answer.stderr) or "does not print its version"
 
 
 def parse_settings(text: str) -> JavaHome | None:

@@ -115,7 +115,7 @@ class Timers:
         self._is_firing = False
 
     def set(self, group: bytes, stored: bytes, clock: TimerClock, at_ms: int) -> None:
-        """Set a timer for a key; one that is there already stays."""
+        """Set a timer for a key; one that already exists stays."""
         if not TIME_MS_MIN <= at_ms <= TIME_MS_MAX:
             raise ValueInvalid(place="time of a timer", reason=f"{at_ms} ms is beyond 64 bits")
         entry = _entry(group, clock, at_ms, stored)

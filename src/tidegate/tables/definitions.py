@@ -179,8 +179,8 @@ class TableDirectory:
             raise ColumnExists(table=now.full_name, column=column.name)
         if column.required and column.missing is None:
             raise SchemaInvalid(
-                reason=f"column '{shorten(column.name)}' is NOT NULL, but rows that are there have no value",
-                hint="Give it a DEFAULT: rows that are there get it too.",
+                reason=f"column '{shorten(column.name)}' is NOT NULL, but existing rows have no value",
+                hint="Give it a DEFAULT: existing rows get it, too.",
             )
         if len(now.columns) >= COLUMNS_MAX or now.schema_id >= SCHEMA_ID_MAX:
             raise SchemaInvalid(reason=f"the table cannot have more than its {len(now.columns)} columns")

@@ -336,4 +336,4 @@ def _first_repeated(row_keys: list[bytes], rows: Sequence[Row]) -> Row:
         if key in seen:
             return row
         seen.add(key)
-    raise InvariantBroken(reason="no key is there twice")
+    raise InvariantBroken(reason="a key occurs twice")

@@ -252,7 +252,7 @@ _WORK = (
     ),
     _gauge("tidegate_backup_last_duration_seconds", "seconds", "How long that backup took.", (), "event"),
     _gauge("tidegate_backup_last_size_bytes", "bytes", "How large that backup is.", (), "event"),
-    _counter("tidegate_backup_failures_total", "", "Backups that failed or were given up."),
+    _counter("tidegate_backup_failures_total", "", "Backups that failed or were cancelled."),
 )
 _TABLES = (
     _counter(

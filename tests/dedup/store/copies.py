@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.checkpoint.batches import open_new
+from tests.checkpoint.keys.key_groups import instance_of
 from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.commit import OpenBatch
 from tidegate.checkpoint.commit_record import CommitRecord, RunFacts, read_commit_record
-from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, instance_of, segment_of_entry
+from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, segment_of_entry
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.recovery import RestoreReport
 from tidegate.checkpoint.settings import BatchRequest, StateSettings

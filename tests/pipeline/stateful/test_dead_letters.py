@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.checkpoint.keys.key_groups import instance_of
 from tests.pipeline.stateful.keyed_jobs import Faulty
 from tidegate.checkpoint.backends.heap import HeapFactory
 from tidegate.checkpoint.epochs import NONE_SEEN
 from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
-from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.errors import CheckpointUnusable
 from tidegate.model.clock import SystemClock

@@ -32,7 +32,7 @@ WRONG_VALUES: list[tuple[str, list[Any], str]] = [
     (
         "ACK {t} GROUP 'g' UPTO (PARTITION ? OFFSET 1, PARTITION ? OFFSET 2)",
         [0, 0],
-        "partition 0 is there twice",
+        "partition 0 is named twice",
     ),
     ("NACK {t} GROUP 'g' LEASES ('0.1.1') DELAY '30 days'", [], "DELAY is 0 s to 7 days, not 30 days"),
     ("NACK {t} GROUP 'g' LEASES ('0.1.1') REASON ?", ["x" * 3000], "REASON has 3000 characters"),

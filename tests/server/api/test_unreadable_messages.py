@@ -58,6 +58,17 @@ def test_every_door_refuses_them_and_stores_no_part_of_the_request(
     assert error["hint"] == "Send long numbers as texts, and nest less."
     with pytest.raises(RequestInvalid, match="Message 1 is not readable"):
         client.topic(topic).publish_arrow(pa.table({"payload": ["1", payload]}))
+    # The door of the Spark sink.
+    messages = pa.table({"payload": ["1", payload]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, messages.schema) as writer:
+        writer.write_table(messages)
+    part = admin.http.post(
+        f"/topics/{topic}/parts?writer=w&batch=0",
+        content=sink.getvalue().to_pybytes(),
+        headers={"Content-Type": "application/vnd.apache.arrow.stream"},
+    )
+    assert "Message 1 is not readable" in part.json()["error"]["message"]
     refused = admin.refused(f"PUBLISH INTO {topic} VALUES ('1'), (?)", [payload])
     assert "row 2 of VALUES is not readable for every client" in refused["message"]
     assert client.topics.show(topic)["messages"] == 0

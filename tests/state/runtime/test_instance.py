@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from tests.checkpoint.backends.opening import open_backend
+from tests.checkpoint.keys.key_groups import instance_of
 from tidegate.checkpoint.backend import Version
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.commit_record import RunFacts
 from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
-from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.errors import InvariantBroken, RowFailed, StateInvalid, ValueInvalid
 from tidegate.state.context import Context, OpenContext, Timer
 from tidegate.state.kinds.list import ListState

@@ -164,5 +164,5 @@ def test_a_key_is_made_alone(home: Home, key: Path, tmp_path: Path) -> None:
     assert tidegate(*words, home=home.path).returncode == 2
     assert tidegate("backup", home=home.path).returncode == 2
     answer = tidegate("backup", "--make-key", str(key), home=home.path)
-    assert (answer.returncode, "there already" in answer.stderr) == (1, True)
+    assert (answer.returncode, "already exists" in answer.stderr) == (1, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "key"]

@@ -50,7 +50,7 @@ def test_of_two_packers_of_one_file_each_writes_its_own(tmp_path: Path, force: b
         _pack(slow, file, force=True, report=overtake)
         assert read_manifest(file).home_id == "a" * 16
     else:
-        with pytest.raises(RequestInvalid, match="there already"):
+        with pytest.raises(RequestInvalid, match="already exists"):
             _pack(slow, file, force=False, report=overtake)
         assert read_manifest(file).home_id == "b" * 16
     assert [path.name for path in file.parent.iterdir()] == ["b.tar"]

@@ -147,7 +147,7 @@ def test_an_existing_file_is_replaced_only_by_force(home: Home, tmp_path: Path) 
     target.write_text("precious")
     with opened_topics(home.engine_path) as topics, open_coordinator(home, topics.engine) as (coordinator, _):
         started = coordinator.start(ACTOR)
-        with pytest.raises(RequestInvalid, match="there already"):
+        with pytest.raises(RequestInvalid, match="already exists"):
             pack(started.folder, target, tidegate_version="0", force=False, report=no_report)
         assert target.read_text() == "precious"
         pack(started.folder, target, tidegate_version="0", force=True, report=no_report)

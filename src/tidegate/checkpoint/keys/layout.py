@@ -40,14 +40,8 @@ _EXPIRY = struct.Struct(">HBHQ")
 _SEGMENT = struct.Struct(">HBQ")
 _SIGN = 1 << 63
 
-ENTRY_PREFIX_BYTES = _ENTRY.size
 TIMER_PREFIX_BYTES = _TIMER.size
 SEGMENT_PREFIX_BYTES = _SEGMENT.size
-
-
-def instance_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
-    """Return the instance that owns a key group."""
-    return key_group * parallelism // max_parallelism
 
 
 def groups_of(instance: int, parallelism: int, max_parallelism: int) -> range:

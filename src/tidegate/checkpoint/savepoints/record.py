@@ -54,6 +54,6 @@ def read_savepoint(folder: Path) -> Savepoint:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as problem:
-        hint = "`tidegate state savepoints` names those that are there, and where they lie."
+        hint = "`tidegate state savepoints` lists the existing ones, with their folders."
         raise NotFound(reason=f"There is no savepoint in {folder}.", hint=hint) from problem
     return Savepoint.from_bytes(content, str(path))

@@ -103,7 +103,7 @@ def check_tls(settings: ServerSettings, now: datetime) -> Finding:
 def _judge_end(certificate: Path, end: datetime | None, now: datetime) -> Finding:
     if end is None:
         return warn(
-            "tls", f"{certificate} does not tell when it ends", "Look at it: openssl x509 -text -in …"
+            "tls", f"the expiry date of {certificate} cannot be read", "Look at it: openssl x509 -text -in …"
         )
     days = (end - now).total_seconds() / 86_400
     date = end.strftime("%Y-%m-%d")

@@ -61,7 +61,7 @@ def backup(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The file to write, like home.tar.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     key: Annotated[
         Path | None, typer.Option("--key", metavar="KEYFILE", help="Encrypt the file with this key.")
     ] = None,

@@ -76,7 +76,7 @@ def estimate_room(  # noqa: PLR0913 - one parameter for each option that people 
     offsets: OffsetsOption = False,
     standbys: StandbysOption = 0,
 ) -> None:
-    """Estimate disk, memory and checkpoint for a load, beside the window store of Kafka Streams."""
+    """Estimate disk, memory and checkpoint for a load, next to Kafka Streams' window store."""
     from tidegate.cli.output.dedup_tables import estimate_json, estimate_page
     from tidegate.dedup.sizing import Workload, estimate
     from tidegate.model.durations import parse_duration

@@ -269,7 +269,7 @@ def wait_for_pipeline(
         waited_seconds += POLL_SECONDS
     raise TidegateError(
         reason=f"Pipeline '{name}' is not there yet after {WAIT_SECONDS_MAX:g} s.",
-        hint=f"It continues; 'tidegate pipeline show {name}' tells how far it is.",
+        hint=f"It continues; 'tidegate pipeline show {name}' shows how far it is.",
     )
 
 
@@ -296,7 +296,7 @@ def _hint_of(line: Mapping[str, Any]) -> str:
 def _arrived(line: Mapping[str, Any], goal: Mapping[str, int] | None) -> bool:
     if line["state"] == "failed":
         rest = (
-            f"'tidegate pipeline show {line['name']}' tells all of it. The worker tries again by itself; "
+            f"'tidegate pipeline show {line['name']}' shows all of it. The worker tries again by itself; "
             "'pipeline run' with a better file replaces it."
         )
         raise TidegateError(

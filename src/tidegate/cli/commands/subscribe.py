@@ -43,9 +43,7 @@ def subscribe(
             "--from-seq", metavar="N", min=0, help="Continue after this change, without a snapshot."
         ),
     ] = None,
-    no_snapshot: Annotated[
-        bool, typer.Option("--no-snapshot", help="Leave out the rows that are there already.")
-    ] = False,
+    no_snapshot: Annotated[bool, typer.Option("--no-snapshot", help="Leave out the existing rows.")] = False,
 ) -> None:
     """Show the rows of a SELECT, then every change of them, until Ctrl-C; with --json one a line."""
     printer = ChangePrinter(call, snapshot=not no_snapshot)

@@ -41,7 +41,7 @@ def create_tenant(
     """Create a tenant."""
     with call.client() as client:
         made = client.tenants.create(tenant)
-    call.answer(made, lambda: f"Tenant {tenant} is there. Next: tidegate user add NAME --tenant {tenant}")
+    call.answer(made, lambda: f"Tenant {tenant} created. Next: tidegate user add NAME --tenant {tenant}")
 
 
 @command(app, "enable")

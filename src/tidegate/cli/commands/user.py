@@ -43,7 +43,7 @@ def add_user(
     with call.client() as client:
         added = client.users.add(user, roles)
     next_command = f"tidegate user token {user}{call.tenant_flag}"
-    call.answer(added, lambda: f"User {user} is there, as {_roles_text(added)}. Next: {next_command}")
+    call.answer(added, lambda: f"User {user} added, as {_roles_text(added)}. Next: {next_command}")
 
 
 @command(app, "list", tenant=True)

@@ -65,7 +65,7 @@ def demo_source(
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Readings per second.")] = READINGS_PER_SECOND,
     with_parent: StopWithParentOption = False,
 ) -> None:
-    """Publish meter readings, and who is there, types, clicks and asks, until Ctrl-C or SIGTERM."""
+    """Publish meter readings, presence, clicks and questions, until Ctrl-C or SIGTERM."""
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)

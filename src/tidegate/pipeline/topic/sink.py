@@ -78,7 +78,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Append the parts of the tasks, in one write; a batch that was appended before stays as it is."""
         stored = [message for message in messages if message is not None]
         if any(message.batch != batchId for message in stored):
-            raise InvariantBroken(reason=f"tasks of other batches tell of batch {batchId}: {stored[:3]}")
+            raise InvariantBroken(reason=f"batch {batchId} has reports of other batches: {stored[:3]}")
         commit_parts(self._settings, stored, lasts=True)
 
     def abort(self, messages: Sequence[StoredParts | None], batchId: int) -> None:  # noqa: N803, ARG002

@@ -242,7 +242,7 @@ class DdlPlanner:
         if name.namespace in ("lake", "system"):
             raise SqlUnsupported(
                 reason=f"Tables of {name.namespace} are not made, changed or dropped by statements.",
-                hint="Pipelines write the lake." if name.namespace == "lake" else "They show what is there.",
+                hint="Pipelines write the lake." if name.namespace == "lake" else "They are read-only.",
             )
         return self._tables.get(caller.tenant, name.namespace, name.name)
 

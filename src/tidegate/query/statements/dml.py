@@ -170,7 +170,7 @@ class WritePlanner:
         if namespace in ("lake", "system"):
             raise SqlUnsupported(
                 reason=f"Tables of {namespace} cannot be written by statements.",
-                hint="Pipelines write the lake." if namespace == "lake" else "They show what is there.",
+                hint="Pipelines write the lake." if namespace == "lake" else "They are read-only.",
             )
         return self._tables.get(caller.tenant, namespace, name)
 

@@ -235,6 +235,6 @@ def _upto(topic: Topic, upto: Sequence[Upto], bound: BoundParameters) -> dict[in
             raise _which_partition(topic, "ACK … PARTITION n UPTO OFFSET n")
         partition = 0 if one.partition is None else bound.number(one.partition, "PARTITION")
         if topic.check_partition(partition) in found:
-            raise SqlInvalid(reason=f"partition {partition} is there twice.", hint="Name it once.")
+            raise SqlInvalid(reason=f"partition {partition} is named twice.", hint="Name it once.")
         found[partition] = bound.number(one.offset, "OFFSET")
     return found

@@ -75,5 +75,5 @@ class Router:
             else:
                 node = node.children.setdefault(segment, _Node())
         if endpoint.method in node.endpoints:
-            raise InvariantBroken(reason=f"{endpoint.method} {endpoint.path} is there twice")
+            raise InvariantBroken(reason=f"{endpoint.method} {endpoint.path} is named twice")
         node.endpoints[endpoint.method] = endpoint

@@ -232,7 +232,7 @@ class TokenCursor:
                 hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(readers)}."
                 raise self.error(f"there is no option '{shorten(name)}'", position, hint)
             if name in found:
-                raise self.error(f"option '{name}' is there twice", position)
+                raise self.error(f"option '{name}' is named twice", position)
             self.expect("=")
             found[name] = readers[name](self, name)
             if self.expect(",", ")") == ")":

@@ -96,7 +96,7 @@ def _upto(cursor: TokenCursor) -> tuple[Upto, ...]:
         cursor.expect("PARTITION")
         partition = bound_number(cursor, "PARTITION")
         if isinstance(partition, int) and any(one.partition == partition for one in found):
-            raise cursor.error(f"partition {partition} is there twice", position, "Name it once.")
+            raise cursor.error(f"partition {partition} is named twice", position, "Name it once.")
         cursor.expect("OFFSET")
         found.append(Upto(partition, bound_number(cursor, "OFFSET")))
         if cursor.expect(",", ")") == ")":

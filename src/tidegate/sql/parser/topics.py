@@ -186,7 +186,7 @@ def _operations(cursor: TokenCursor) -> tuple[str, ...]:
             raise cursor.error("an UPSERT is an INSERT or an UPDATE of each of its rows", position, hint)
         word = cursor.expect(*_OPERATIONS)
         if word.lower() in found:
-            raise cursor.error(f"{word} is there twice", position, "Name each operation once.")
+            raise cursor.error(f"{word} is named twice", position, "Name each operation once.")
         found[word.lower()] = None
         if not cursor.take(",", "OR"):
             return tuple(found)
@@ -239,7 +239,7 @@ def _limits(cursor: TokenCursor, names: Mapping[str, str] = _LIMITS) -> dict[str
     position = cursor.token.start
     found = cursor.options(dict.fromkeys(names, _limit))
     if len({names[name] for name in found}) < len(found):
-        raise cursor.error("a limit is there twice, under two names", position, "Say it once.")
+        raise cursor.error("a limit is named twice, in two ways", position, "Say it once.")
     return {names[name]: value for name, value in found.items()}
 
 
@@ -461,7 +461,7 @@ def clauses(
     while not (cursor.is_at_end or cursor.is_at(*stops)):
         word = cursor.token.key
         if word in found:
-            raise cursor.error(f"{word} is there twice", cursor.token.start, "Say it once.")
+            raise cursor.error(f"{word} is named twice", cursor.token.start, "Say it once.")
         if word not in readers:
             expected = [*(key for key in readers if key not in found), *stops]
             raise cursor.expected(expected or "the end of the statement")

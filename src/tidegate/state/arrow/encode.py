@@ -302,7 +302,7 @@ def _difference(found: Iterable[str], expected: Iterable[str]) -> str:
     unknown = [str(name) for name in found if name not in expected]
     parts = [f"{', '.join(missing)} missing"] if missing else []
     parts += [f"{', '.join(unknown)} unknown"] if unknown else []
-    return " and ".join(parts) or "a column is there twice"
+    return " and ".join(parts) or "a column is named twice"
 
 
 def _shown(value: Any) -> str:

@@ -105,7 +105,7 @@ def _accumulator_of(function: Any, maker: str) -> Any:
     if found is None or isinstance(found, TypeVar):
         reason = (
             f"{type(function).__name__} does not say `accumulator = …`, the type of its accumulator, "
-            f"and what {maker} returns does not tell"
+            f"and what {maker} returns does not show it"
         )
         raise ValueInvalid(place=PLACE, reason=reason)
     return found

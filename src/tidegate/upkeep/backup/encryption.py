@@ -86,7 +86,7 @@ def make_key(file: Path, secret: bytes) -> BackupKey:
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as problem:
         hint = "Choose another name: without the old key, no backup made with it can be read."
-        raise BackupKeyUnusable(file=str(file), reason="it is there already", hint=hint) from problem
+        raise BackupKeyUnusable(file=str(file), reason="it already exists", hint=hint) from problem
     except OSError as problem:
         raise BackupKeyUnusable(file=str(file), reason=problem.strerror or str(problem)) from problem
     with os.fdopen(fd, "wb") as out:

@@ -59,7 +59,7 @@ def check_target(file: Path, *, force: bool) -> None:
     """Raise RequestInvalid where a file would be overwritten, or its folder is missing."""
     if file.is_dir() or (file.exists() and not force):
         hint = "Choose another name." if file.is_dir() else "Choose another name, or replace it with --force."
-        raise RequestInvalid(reason=f"{file} is there already.", hint=hint)
+        raise RequestInvalid(reason=f"{file} already exists.", hint=hint)
     if not file.absolute().parent.is_dir():
         raise RequestInvalid(
             reason=f"There is no folder {file.absolute().parent}.", hint="Make it first, or choose another."

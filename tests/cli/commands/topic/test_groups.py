@@ -65,7 +65,7 @@ def test_what_was_printed_with_ack_does_not_come_again(home: Path) -> None:
     assert [m["offset"] for m in taken("work.acked", home, "--ack")] == [2]
     answer = tidegate_here("topic", "consume", "work.acked", "--group", "g", "--ack", home=home)
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "Nothing to give to g" in answer.stderr
+    assert "No messages for g in" in answer.stderr
     assert (group("work.acked", home)["lag"], group("work.acked", home)["inFlight"]) == (0, 0)
 
 
@@ -284,9 +284,9 @@ def test_retention_and_partitions_are_set_and_changed(home: Path) -> None:
 def test_a_topic_that_is_there_already_is_fine_where_that_is_said(home: Path) -> None:
     words = ("topic", "create", "work.twice", "--if-not-exists")
     assert run(*words, "--partitions", "2", "--retention", "7 days", home=home).startswith(
-        "Topic work.twice is there, with 2 partitions."
+        "Topic work.twice created, with 2 partitions."
     )
-    kept = "Topic work.twice is there already, with 2 partitions. Messages go after 7 d.\n"
+    kept = "Topic work.twice already exists, with 2 partitions. Messages go after 7 d.\n"
     assert run(*words, home=home) == kept
     said = run(*words, "--partitions", "3", "--retention", "none", home=home)
     assert said.startswith(kept)

@@ -40,7 +40,7 @@ def ack(
         typer.Option(
             "--upto",
             metavar="[PARTITION:]OFFSET",
-            help="All that this member was given up to and with this offset; again for other partitions.",
+            help="All that this member got, up to and with this offset; repeatable for partitions.",
         ),
     ] = None,
     leases: LeasesOption = None,
@@ -72,7 +72,7 @@ def nack(  # noqa: PLR0913 - one parameter for each option
         str | None, typer.Option(metavar="TIME", help="Not again before this long, such as '5 s'.")
     ] = None,
     reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What went wrong; a dead letter tells it.")
+        str | None, typer.Option(metavar="TEXT", help="What went wrong; a dead letter has it.")
     ] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Straight to TOPIC.dead, not again.")] = False,
     member: MemberOption = None,

@@ -224,7 +224,7 @@ def _take(call: Invocation, options: ConsumeOptions, membership: Membership) -> 
         if shown and not membership.ack and not call.as_json:
             typer.echo(f"Nothing was acknowledged; {_again(client, options, membership, shown)}", err=True)
     if not shown and not call.as_json:
-        typer.echo(f"Nothing to give to {membership.group} from {options.topic} now.", err=True)
+        typer.echo(f"No messages for {membership.group} in {options.topic} now.", err=True)
 
 
 def _again(client: Client, options: ConsumeOptions, membership: Membership, count: int) -> str:

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def redrive(
     call: Invocation,
     topic: TopicArgument,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most letters; else all that are there.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most letters; else all of them.")] = None,
     yes: YesOption = False,
 ) -> None:
     """Send dead letters of a topic to it again, those that were not yet; asks first, or needs --yes."""

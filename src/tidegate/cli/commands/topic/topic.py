@@ -76,7 +76,7 @@ def create_topic(
     dedup: DedupOption = None,
     if_not_exists: Annotated[
         bool,
-        typer.Option("--if-not-exists", help="A topic that is there already is fine, and stays as it is."),
+        typer.Option("--if-not-exists", help="Accept a topic that already exists, and leave it as it is."),
     ] = False,
 ) -> None:
     """Create a topic."""
@@ -104,7 +104,7 @@ def create_topic(
     notice = _difference(made, options) if existed else ""
 
     def sentence() -> str:
-        there = f"Topic {topic} is there{' already' if existed else ''}"
+        there = f"Topic {topic} {'already exists' if existed else 'created'}"
         text = f"{there}, with {plural(len(made['partitions']), 'partition')}. {_retention_text(made)}"
         return f"{text}\n{notice}" if notice else text
 
