@@ -54,3 +54,5 @@ STATEMENTS = [
 ]
 # What no statement and no endpoint is: opening a live socket.
 SOCKETS = {"live.open": EVERYONE}
+# What no endpoint is either: to act on messages that are leased to another user.
+OTHERS = {"topic.ack_others": CHANGES}

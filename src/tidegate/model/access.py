@@ -55,6 +55,7 @@ class Operation(StrEnum):
     TOPIC_CLEAR = "topic.clear"
     TOPIC_GROUPS = "topic.groups"
     TOPIC_ACK = "topic.ack"
+    TOPIC_ACK_OTHERS = "topic.ack_others"
     TOPIC_RESET = "topic.reset"
     SQL_RUN = "sql.run"
     SQL_QUERY = "sql.query"
@@ -121,6 +122,7 @@ _ADMIN = (
         Operation.TOPIC_DELETE,
         Operation.TOPIC_CHANGE,
         Operation.TOPIC_CLEAR,
+        Operation.TOPIC_ACK_OTHERS,
         Operation.TOPIC_RESET,
         Operation.TABLE_CREATE,
         Operation.TABLE_CHANGE,
@@ -169,6 +171,11 @@ class Principal:
         return self.user if self.own_tenant == self.tenant else f"{self.own_tenant}/{self.user}"
 
     @property
+    def qualified_name(self) -> str:
+        """The tenant they come from and the user: what belongs to a user is stored under it."""
+        return f"{self.own_tenant}/{self.user}"
+
+    @property
     def is_instance_admin(self) -> bool:
         """Whether they administer the whole instance, not one tenant."""
         return self.own_tenant == DEFAULT_TENANT and Role.PANEL in self.roles
@@ -180,15 +187,19 @@ def allowed_operations(roles: frozenset[Role], *, instance: bool) -> frozenset[O
     return mine | _INSTANCE if instance and Role.PANEL in roles else mine
 
 
-def check_allowed(principal: Principal, operation: Operation) -> None:
-    """Raise Forbidden, with the role that is needed, where the roles do not allow an operation."""
-    hint = None
+def is_allowed(principal: Principal, operation: Operation) -> bool:
+    """Return whether the roles allow an operation."""
     if operation in _INSTANCE:
-        if principal.is_instance_admin:
-            return
-        hint = f"This is for administrators of the instance ({INSTANCE_ADMINISTRATOR}): ask one of them."
-    elif any(operation in _ALLOWED[role] for role in principal.roles):
+        return principal.is_instance_admin
+    return any(operation in _ALLOWED[role] for role in principal.roles)
+
+
+def check_allowed(principal: Principal, operation: Operation, hint: str | None = None) -> None:
+    """Raise Forbidden, with the role that is needed, where the roles do not allow an operation."""
+    if is_allowed(principal, operation):
         return
+    if operation in _INSTANCE:
+        hint = f"This is for administrators of the instance ({INSTANCE_ADMINISTRATOR}): ask one of them."
     raise Forbidden(
         user=principal.user,
         tenant=principal.tenant,

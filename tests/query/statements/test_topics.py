@@ -182,7 +182,7 @@ def test_several_partitions_are_acknowledged_in_one_statement(topics: TopicBench
     topics.run("PUBLISH INTO app.t PARTITION 1 VALUES ('4'), ('5')")
     parts = topics.topics
     topic = parts.directory.get("default", "app.t")
-    take = FetchRequest("g", "root")
+    take = FetchRequest("g", "root", "default/root")
     given = topics.bench.commit(lambda staging: parts.groups.stage_fetch(staging, topic, take))
     assert sum(grant.count for grant in given.ranges) == 5
     ack = "ACK app.t GROUP 'g' UPTO (PARTITION 1 OFFSET 0, PARTITION 0 OFFSET 1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 
 from tests.query.bench import Bench
@@ -43,7 +44,9 @@ class TopicBench:
         self._loop = asyncio.new_event_loop()
         ids, tables, streams = SnowflakeSource(bench.clock), bench.tables, bench.streams
         sources = DefaultSources(bench.clock, ids, UuidSource(bench.clock, bytes))
-        self.topics = open_topics(Settings(), bench.engine, bench.committer, ids, bench.clock, self._loop)
+        self.topics = open_topics(
+            Settings(), bench.engine, bench.committer, ids, bench.clock, self._loop, secrets.token_bytes
+        )
         statements = TopicStatements(
             self.topics, tables, lambda tenant, count: self.published.append((tenant, count))
         )

@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from tests.paths import ROOT
 from tests.server.accounts import Office, Person, refusal, wait_for_refusal
 from tests.server.route_access import NOWHERE, OPEN, TABLE, Row
-from tests.server.statement_access import SOCKETS, STATEMENTS
+from tests.server.statement_access import OTHERS, SOCKETS, STATEMENTS
 from tidegate.catalog.audit import Actor
 from tidegate.model.access import Operation
 from tidegate.server.routes import ROUTES
@@ -59,7 +59,7 @@ def test_every_operation_is_in_the_table() -> None:
 
 
 def told_operations() -> dict[str, str]:
-    told = {row.operation: row.who for row in GUARDED} | SOCKETS
+    told = {row.operation: row.who for row in GUARDED} | SOCKETS | OTHERS
     for sql, operation, who, _ in STATEMENTS:
         assert told.setdefault(operation, who) == who, sql
     return told

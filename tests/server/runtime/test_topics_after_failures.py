@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,7 +44,9 @@ class Home:
         committer = GroupCommitter(self.engine)
         self.committers.append(committer)
         ids = SnowflakeSource(self.clock)
-        return open_topics(Settings(), self.engine, committer, ids, self.clock, self.loop)
+        return open_topics(
+            Settings(), self.engine, committer, ids, self.clock, self.loop, secrets.token_bytes
+        )
 
     def commit(self, stage: Callable[[Staging], Any]) -> Any:
         return self.parts.committer.submit(stage).result(SECONDS_MAX)
@@ -96,7 +99,7 @@ def route(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
 
 
 def take(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
-    return parts.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=1))
+    return parts.groups.stage_fetch(staging, topic, FetchRequest("g", "a", "default/a", limit=1))
 
 
 @pytest.mark.parametrize("stage", [create, publish, number, route, take])

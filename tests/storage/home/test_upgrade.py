@@ -41,7 +41,7 @@ def test_an_old_home_is_upgraded_and_a_whole_copy_kept(tmp_path: Path) -> None:
     before = _still(tree(tmp_path / "home"))
     home = Home.open(tmp_path / "home", new_token)
     # The new one: everything that was there, and what the layout adds.
-    assert json.loads((home.path / "layout.json").read_text()) == {"layout": 3}
+    assert json.loads((home.path / "layout.json").read_text()) == {"layout": 4}
     assert home.read_token() == TOKEN
     assert home.home_id
     assert {entry.name for entry in home.path.iterdir() if entry.is_dir()} == set(FOLDERS)
@@ -67,7 +67,7 @@ def test_a_home_of_layout_2_is_kept_whole_and_its_noted_parts_stay_noted(tmp_pat
     (home.path / "layout.json").write_text(json.dumps(layout_2))
     before = _still(tree(home.path))
     again = Home.open(home.path, new_token)
-    assert json.loads((home.path / "layout.json").read_text()) == {**layout_2, "layout": 3}
+    assert json.loads((home.path / "layout.json").read_text()) == {**layout_2, "layout": 4}
     assert again.lost_parts() == ["catalog"], "a part that held something is missed after an upgrade too"
     (kept,) = (home.path / "kept").glob("layout-2-*")
     assert _still(tree(kept)) == before

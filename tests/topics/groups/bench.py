@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidegate.errors import StorageFailed
+from tidegate.model.access import Principal, Role
 from tidegate.model.ids import SnowflakeSource
 from tidegate.settings import TopicSettings
 from tidegate.storage.engine import Engine
@@ -14,7 +16,7 @@ from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups.groups import Groups
-from tidegate.topics.groups.leases import lease_id
+from tidegate.topics.groups.leases import FetchIdSource, lease_id
 from tidegate.topics.groups.types import (
     AckRequest,
     AckResult,
@@ -34,6 +36,14 @@ from tidegate.topics.payload_schemas import PayloadSchemas
 
 T = TypeVar("T")
 EARLIEST = Start("earliest")
+
+
+def principal(name: str, role: Role = Role.READER) -> Principal:
+    return Principal("default", name, frozenset({role}), "t", "default")
+
+
+# Users with the least role that consumes, and an administrator.
+ALICE, BOB, ROOT = principal("alice"), principal("bob"), principal("root", Role.ADMIN)
 LIMITS = TopicSettings(lease_ms_default=30_000, deliveries_max=3, in_flight_max=1000, groups_max=8)
 
 
@@ -74,19 +84,33 @@ class GroupsBench:
         partition: int | None = None,
         start: Start = EARLIEST,
         lease_ms: int | None = None,
+        *,
+        user: Principal = ALICE,
     ) -> FetchResult:
-        asked = FetchRequest(group, member, start, partition, limit, lease_ms)
+        asked = FetchRequest(group, member, user.qualified_name, start, partition, limit, lease_ms)
         return self.commit(lambda s: self.groups.stage_fetch(s, topic, asked))
 
     def ack(
-        self, topic: Topic, leases: Sequence[str], group: str = "g", member: str | None = None
+        self,
+        topic: Topic,
+        leases: Sequence[str],
+        group: str = "g",
+        member: str | None = None,
+        user: Principal = ALICE,
     ) -> AckResult:
-        return self.commit(lambda s: self.groups.stage_ack(s, topic, AckRequest(group, member, leases)))
+        asked = AckRequest(group, member, user, leases)
+        return self.commit(lambda s: self.groups.stage_ack(s, topic, asked))
 
     def upto(
-        self, topic: Topic, offset: int, member: str = "a", partition: int = 0, group: str = "g"
+        self,
+        topic: Topic,
+        offset: int,
+        member: str = "a",
+        partition: int = 0,
+        group: str = "g",
+        user: Principal = ALICE,
     ) -> AckResult:
-        asked = AckRequest(group, member, upto={partition: offset})
+        asked = AckRequest(group, member, user, upto={partition: offset})
         return self.commit(lambda s: self.groups.stage_ack(s, topic, asked))
 
     def nack(
@@ -99,14 +123,20 @@ class GroupsBench:
         release: bool = False,
         dead: bool = False,
         member: str | None = None,
+        user: Principal = ALICE,
     ) -> NackResult:
-        asked = NackRequest("g", member, leases, delay_ms, reason, release, dead)
+        asked = NackRequest("g", member, user, leases, delay_ms, reason, release, dead)
         return self.commit(lambda s: self.groups.stage_nack(s, topic, asked))
 
     def extend(
-        self, topic: Topic, leases: Sequence[str], lease_ms: int | None = None, member: str | None = None
+        self,
+        topic: Topic,
+        leases: Sequence[str],
+        lease_ms: int | None = None,
+        member: str | None = None,
+        user: Principal = ALICE,
     ) -> ExtendResult:
-        asked = ExtendRequest("g", member, leases, lease_ms)
+        asked = ExtendRequest("g", member, user, leases, lease_ms)
         return self.commit(lambda s: self.groups.stage_extend(s, topic, asked))
 
     def expire(self, topic: Topic, group: str = "g") -> ExpiryResult:
@@ -145,7 +175,10 @@ def build(engine: Engine, clock: ManualClock, limits: TopicSettings = LIMITS) ->
     for topic in directory:
         log.recover(topic)
     notices: list[str] = []
-    groups = Groups(engine, log, directory, ids, clock, limits, lambda _topic, group: notices.append(group))
+    fetch_ids = FetchIdSource(ids, random.Random(0).randbytes)
+    groups = Groups(
+        engine, log, directory, fetch_ids, clock, limits, lambda _topic, group: notices.append(group)
+    )
     for reload in (directory.reload, schemas.reload, log.reload, groups.reload):
         committer.when_reopened(reload)
     return GroupsBench(engine, clock, committer, directory, log, groups, notices)
@@ -154,7 +187,7 @@ def build(engine: Engine, clock: ManualClock, limits: TopicSettings = LIMITS) ->
 def leases(given: FetchResult) -> list[str]:
     """Return the leases of everything that was given."""
     return [
-        lease_id(grant.partition, grant.fetch_id, offset)
+        lease_id(grant.partition, grant.fetch_id, grant.token, offset)
         for grant in given.ranges
         for offset in range(grant.start, grant.stop)
     ]

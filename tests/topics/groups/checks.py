@@ -64,7 +64,7 @@ def check_ready(world: World, name: str, reference: Reference) -> None:
 def check_recovery(world: World, shapes: list[Any]) -> None:
     """Whoever opens the disk now finds what is in memory."""
     bench = world.bench
-    fresh = Groups(bench.engine, bench.log, bench.directory, bench.log._ids, world.clock, world.limits)
+    fresh = Groups(bench.engine, bench.log, bench.directory, bench.groups._ids, world.clock, world.limits)
     found = fresh.describe(world.topic)
     assert [msgspec.structs.asdict(_plain(one)) for one in found] == [
         msgspec.structs.asdict(_plain(one)) for one in shapes

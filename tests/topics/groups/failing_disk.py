@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.topics.groups.bench import GroupsBench, broken_disk, build
+from tests.topics.groups.bench import ALICE, BOB, ROOT, GroupsBench, broken_disk, build
+from tests.topics.groups.older_rows import as_version_1
 from tests.topics.groups.reference import Partition, Reference
-from tidegate.errors import GroupNotFound, RequestInvalid, StorageFailed, TidegateError
+from tidegate.errors import Forbidden, GroupNotFound, RequestInvalid, StorageFailed, TidegateError
 from tidegate.settings import TopicSettings
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
@@ -26,7 +27,9 @@ from tidegate.topics.definitions import Topic
 
 Fault = Literal["none", "write", "sync lost", "sync kept", "raises"]
 LIMITS = TopicSettings(lease_ms_default=10_000, deliveries_max=3, in_flight_max=12, groups_max=3)
-MEMBERS = ("a", "b", "c")
+# One of the members has the name of a user: that is its name where it does not choose another.
+MEMBERS = ("a", "b", "alice")
+USERS = (ALICE, BOB, ROOT)
 GROUPS = ("g", "h")
 GATE_SECONDS = 60
 STALE_STEPS = 3
@@ -38,6 +41,8 @@ class Act:
 
     stage: Callable[[Staging], Any]
     mirror: Callable[[Any], None]
+    # Whether it has to be refused because of its user, by what the reference knows when its turn comes.
+    refused: Callable[[], bool] = lambda: False
     raises: bool = False
     answer: Any = None
 
@@ -86,6 +91,17 @@ class Ground:
         self.clock.set_us(self.steady_us)
         self.bench = build(self.engine, self.clock, LIMITS)
         self.topic = self.bench.directory.get("default", "app.jobs")
+
+    def age(self) -> None:
+        """Stop, and come back with entries as earlier versions wrote them: without user and token."""
+        self._end_fault()
+        self.bench.committer.close()
+        as_version_1(self.engine)
+        self.clock.set_us(self.steady_us)
+        self.bench = build(self.engine, self.clock, LIMITS)
+        self.topic = self.bench.directory.get("default", "app.jobs")
+        for name, reference in self.known.items():
+            self.leases[name] += reference.forget_users()
 
     def commit(self, fault: Fault = "none") -> None:
         """Do what was gathered, in one group of writes where they allow it."""
@@ -136,13 +152,19 @@ class Ground:
 
     def _mirror(self, act: Act, future: Future[None], fault: Fault) -> None:
         problem = future.exception(GATE_SECONDS)
+        is_refused = act.refused()
+        if isinstance(problem, Forbidden):
+            assert is_refused, problem
+            return
         if isinstance(problem, StorageFailed):
             if fault == "sync kept":
+                assert not is_refused
                 act.mirror(act.answer)
             return
         if isinstance(problem, TidegateError):
             assert act.raises, problem
             return
+        assert not is_refused
         act.mirror(act.answer)
 
     # Acts on the log, each committed by itself

@@ -17,8 +17,9 @@ class Message:
     lease: str
     ends_us: int
     held: bool
-    # Who was given it last and did not give it back.
+    # Who was given it last and did not give it back, and whose member that is; None where nobody noted it.
     member: str | None
+    user: str | None
 
 
 @dataclass
@@ -88,6 +89,16 @@ class Reference:
         )
         new = min(log[1] - max(part.next, log[0]), self.in_flight_max - outstanding)
         return due, max(0, new)
+
+    def forget_users(self) -> list[str]:
+        """Forget who holds what, and the random bits of leases; return the leases without them."""
+        found = []
+        for part in self.partitions.values():
+            for message in part.given.values():
+                partition, fetch, offset = message.lease.split(".")
+                message.user, message.lease = None, f"{partition}.{fetch[:16]}.{offset}"
+                found.append(message.lease)
+        return found
 
     def holder(self, number: int, offset: int, lease: str, now_us: int) -> Message | None:
         """Return the message that a lease still holds."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.topics.groups.older_rows import version_1
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.keys import u64
 from tidegate.topics import keys
@@ -27,8 +29,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
     st.sampled_from([HELD, WAITING]),
     st.integers(0, 2**32 - 1),
     st.tuples(U64, TIMES, st.integers(0, 2**50), TIMES),
-    TEXTS,
-    TEXTS,
+    st.tuples(TEXTS, TEXTS, TEXTS, st.integers(0, 2**64 - 1)),
 )
 def test_an_entry_is_read_as_it_was_written(
     start: int,
@@ -36,13 +37,13 @@ def test_an_entry_is_read_as_it_was_written(
     kind: int,
     deliveries: int,
     numbers: tuple[int, int, int, int],
-    member: str,
-    reason: str,
+    holder: tuple[str, str, str, int],
 ) -> None:
     grant, ends_us, span_us, given_us = numbers
     held = (kind, deliveries, grant, ends_us, span_us, given_us)
-    entry = Entry(start, start + count, *held, member, reason)
+    entry = Entry(start, start + count, *held, *holder)
     assert codec.decode_entry(entry.encode(), start, "here") == entry
+    assert codec.decode_entry(version_1(entry), start, "here") == replace(entry, user="", token=0)
 
 
 @given(st.tuples(U64, U64, U64, TIMES, TIMES, TIMES, TIMES, U64, U64))
@@ -60,15 +61,27 @@ def test_bytes_of_version_1_stay_readable() -> None:
     # Golden: rows that lie on disks. Never change them; a new version gets a reader of its own.
     at_us = 1_800_000_000_000_000
     entry = Entry(5, 9, HELD, 2, 0x1F3C9A0B2C4D1000, at_us + 30_000_000, 30_000_000, at_us, "a", "why")
-    assert entry.encode().hex() == (
+    stored = bytes.fromhex(
         "01010000000000000009000000021f3c9a0b2c4d1000000665172a6243800000000001c9c380"
         "0006651728988000000161776879531313a4"
     )
+    assert codec.decode_entry(stored, 5, "here") == entry
+    assert version_1(entry) == stored
     assert Position(9, 3, 7, 8, 1, 2, 4, 5, 6).encode().hex() == (
         "0100000000000000030000000000000009000000000000000700000000000000080000000000000001"
         "0000000000000002000000000000000400000000000000050000000000000006666ddd23"
     )
     assert codec.encode_group("grüße", at_us).hex() == "0100066517289880006772c3bcc39f65f039cc1f"
+
+
+def test_bytes_of_entries_of_version_2_stay_readable() -> None:
+    at_us = 1_800_000_000_000_000
+    numbers = (HELD, 2, 0x1F3C9A0B2C4D1000, at_us + 30_000_000, 30_000_000, at_us)
+    entry = Entry(5, 9, *numbers, "a", "why", "default/ada", 0xC2EF3A919BE0D7F5)
+    assert entry.encode().hex() == (
+        "02010000000000000009000000021f3c9a0b2c4d1000000665172a6243800000000001c9c3800006"
+        "651728988000c2ef3a919be0d7f50001000b6164656661756c742f6164617768797de8bc0b"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +101,8 @@ def test_rows_that_are_damaged_cut_or_newer_are_refused(
     for wrong in (b"", stored[:-1], stored[:3], bytes([stored[0], stored[1] ^ 4]) + stored[2:]):
         with pytest.raises(StorageCorrupt):
             read(wrong, "here")
-    newer = b"\x02" + stored[1:-4]
-    with pytest.raises(StorageCorrupt, match="version 2"):
+    newer = b"\x03" + stored[1:-4]
+    with pytest.raises(StorageCorrupt, match="version 3"):
         read(newer + zlib.crc32(newer).to_bytes(4, "big"), "here")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.live_copy import copy_still
-from tests.topics.groups.bench import GroupsBench, broken_disk, build, leases, offsets
+from tests.topics.groups.bench import ALICE, GroupsBench, broken_disk, build, leases, offsets
 from tidegate.errors import (
     GroupNotFound,
     OffsetOutOfRange,
@@ -115,17 +115,17 @@ def test_a_stage_that_is_refused_after_its_work_is_as_if_it_never_was(groups: Gr
     groups.publish(topic, 4)
 
     def refused(staging: Staging) -> None:
-        groups.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=4))
+        groups.groups.stage_fetch(staging, topic, FetchRequest("g", "a", ALICE.qualified_name, limit=4))
         raise RequestInvalid(reason="the rest of the statement is wrong", hint="")
 
     gate = threading.Event()
     blocker = groups.committer.submit(lambda _staging: gate.wait(60))
     taken = groups.committer.submit(
-        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "b", limit=1))
+        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "b", ALICE.qualified_name, limit=1))
     )
     wrong = groups.committer.submit(refused)
     last = groups.committer.submit(
-        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "c", limit=9))
+        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "c", ALICE.qualified_name, limit=9))
     )
     gate.set()
     blocker.result(60)
@@ -139,8 +139,10 @@ def test_changes_of_one_group_of_writes_see_each_other(groups: GroupsBench) -> N
     groups.publish(topic, 4)
 
     def both(staging: Staging) -> FetchResult:
-        given = groups.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=3))
-        groups.groups.stage_ack(staging, topic, AckRequest("g", "a", leases(given)[:2]))
+        given = groups.groups.stage_fetch(
+            staging, topic, FetchRequest("g", "a", ALICE.qualified_name, limit=3)
+        )
+        groups.groups.stage_ack(staging, topic, AckRequest("g", "a", ALICE, leases(given)[:2]))
         return given
 
     groups.commit(both)

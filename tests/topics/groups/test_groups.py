@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.topics.groups.bench import EARLIEST, GroupsBench, build, leases, offsets
+from tests.topics.groups.bench import ALICE, EARLIEST, GroupsBench, build, leases, offsets
 from tidegate.errors import (
     GroupNotFound,
     OffsetOutOfRange,
@@ -62,7 +62,7 @@ def test_case_18_a_lease_is_of_no_use_to_a_member_that_does_not_hold_it(groups: 
     # Nobody is named: whoever has the lease may.
     assert groups.ack(topic, held[2:]).acked == 1
     with pytest.raises(RequestInvalid, match="one member"):
-        groups.commit(lambda s: groups.groups.stage_ack(s, topic, AckRequest("g", None, upto={0: 2})))
+        groups.commit(lambda s: groups.groups.stage_ack(s, topic, AckRequest("g", None, ALICE, upto={0: 2})))
 
 
 def test_a_text_that_is_no_lease_is_lost_and_the_others_are_done(groups: GroupsBench) -> None:
@@ -214,7 +214,7 @@ def test_what_is_released_counts_as_never_given(groups: GroupsBench) -> None:
     groups.publish(topic, 10)
     given = groups.take(topic)
     grant = given.ranges[0]
-    rest = LeasedRange(0, 4, 10, grant.fetch_id, 1)
+    rest = LeasedRange(0, 4, 10, grant.fetch_id, 1, grant.token)
     assert groups.commit(lambda s: groups.groups.stage_release(s, topic, "g", "a", [rest])) == 6
     groups.publish(topic, 2)
     again = groups.take(topic, "b")

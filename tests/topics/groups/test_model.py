@@ -8,12 +8,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.topics.groups.failing_disk import GROUPS, MEMBERS
+from tests.topics.groups.bench import ROOT
+from tests.topics.groups.failing_disk import GROUPS, MEMBERS, USERS
 from tests.topics.groups.world import World
+from tidegate.model.access import Principal
 
 GROUP, MEMBER = st.sampled_from(GROUPS), st.sampled_from(MEMBERS)
 # Who says that it is the holder, mostly nobody: the lease alone decides then.
 NAMED = st.sampled_from([None, None, *MEMBERS])
+# Who asks: mostly an administrator, who may act on everything.
+USER, CALLER = st.sampled_from(USERS), st.sampled_from([ROOT, *USERS])
 NUMBER = st.integers(0, 3)
 # Most acts go well: a fault in every second commit would leave little to fail.
 FAULT = st.sampled_from(["none"] * 6 + ["write", "sync lost", "sync kept", "raises"])
@@ -37,13 +41,16 @@ class GroupsMachine(RuleBasedStateMachine):
         limit=st.integers(1, 9),
         number=st.none() | NUMBER,
         start=st.sampled_from(["earliest", "latest", "offsets"]),
+        user=USER,
     )
-    def take(self, group: str, member: str, limit: int, number: int | None, start: str) -> None:
-        self.world.take(group, member, limit, number, start)
+    def take(
+        self, group: str, member: str, limit: int, number: int | None, start: str, user: Principal
+    ) -> None:
+        self.world.take(group, member, limit, number, start, user)
 
-    @rule(group=GROUP, member=MEMBER, limit=st.integers(1, 9))
-    def take_now(self, group: str, member: str, limit: int) -> None:
-        self.world.take(group, member, limit, None, "earliest")
+    @rule(group=GROUP, member=MEMBER, limit=st.integers(1, 9), user=USER)
+    def take_now(self, group: str, member: str, limit: int, user: Principal) -> None:
+        self.world.take(group, member, limit, None, "earliest", user)
         self.world.commit()
 
     @rule(member=MEMBER, seconds=st.sampled_from([0, 11]))
@@ -53,13 +60,13 @@ class GroupsMachine(RuleBasedStateMachine):
         self.world.commit()
         self.world.pass_time(seconds)
 
-    @rule(group=GROUP, pick=st.data(), member=NAMED)
-    def ack(self, group: str, pick: Any, member: str | None) -> None:
-        self.world.ack(group, self.chosen(group, pick), member)
+    @rule(group=GROUP, pick=st.data(), member=NAMED, user=CALLER)
+    def ack(self, group: str, pick: Any, member: str | None, user: Principal) -> None:
+        self.world.ack(group, self.chosen(group, pick), member, user)
 
-    @rule(group=GROUP, member=MEMBER, number=NUMBER, part=st.floats(0, 1))
-    def upto(self, group: str, member: str, number: int, part: float) -> None:
-        self.world.upto(group, member, number, part)
+    @rule(group=GROUP, member=MEMBER, number=NUMBER, part=st.floats(0, 1), user=CALLER)
+    def upto(self, group: str, member: str, number: int, part: float, user: Principal) -> None:
+        self.world.upto(group, member, number, part, user)
 
     @rule(
         group=GROUP,
@@ -67,13 +74,16 @@ class GroupsMachine(RuleBasedStateMachine):
         delay_ms=st.sampled_from([0, 3000, 20_000]),
         kind=st.sampled_from(["", "", "release", "dead"]),
         member=NAMED,
+        user=CALLER,
     )
-    def nack(self, group: str, pick: Any, delay_ms: int, kind: str, member: str | None) -> None:
-        self.world.nack(group, self.chosen(group, pick), delay_ms, kind, member)
+    def nack(
+        self, group: str, pick: Any, delay_ms: int, kind: str, member: str | None, user: Principal
+    ) -> None:
+        self.world.nack(group, self.chosen(group, pick), delay_ms, kind, member, user)
 
-    @rule(group=GROUP, pick=st.data(), lease_ms=st.sampled_from([1000, 25_000]), member=NAMED)
-    def extend(self, group: str, pick: Any, lease_ms: int, member: str | None) -> None:
-        self.world.extend(group, self.chosen(group, pick), lease_ms, member)
+    @rule(group=GROUP, pick=st.data(), lease_ms=st.sampled_from([1000, 25_000]), member=NAMED, user=CALLER)
+    def extend(self, group: str, pick: Any, lease_ms: int, member: str | None, user: Principal) -> None:
+        self.world.extend(group, self.chosen(group, pick), lease_ms, member, user)
 
     @rule(group=GROUP)
     def expire(self, group: str) -> None:
@@ -96,6 +106,11 @@ class GroupsMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.world.commit()
         self.world.crash()
+
+    @rule()
+    def age(self) -> None:
+        self.world.commit()
+        self.world.age()
 
     @rule(number=NUMBER, part=st.sampled_from([0.3, 0.7, 1.0]))
     def trim(self, number: int, part: float) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.topics.groups.bench import leases, offsets
+from tests.topics.groups.bench import ALICE, ROOT, leases, offsets
 from tests.topics.groups.checks import check
 from tests.topics.groups.failing_disk import LIMITS, Act, Ground
 from tests.topics.groups.reference import Message, Partition, Reference
+from tidegate.model.access import Principal
 from tidegate.topics.groups.leases import lease_id, read_leases
 from tidegate.topics.groups.types import AckRequest, ExtendRequest, FetchRequest, FetchResult, NackRequest
 from tidegate.topics.log.reader import Start
@@ -21,7 +22,9 @@ class World(Ground):
 
     # Acts on groups, gathered
 
-    def take(self, group: str, member: str, limit: int, number: int | None, start: str) -> None:
+    def take(
+        self, group: str, member: str, limit: int, number: int | None, start: str, user: Principal = ALICE
+    ) -> None:
         topic = self.topic
         if number is not None:
             number %= topic.partitions
@@ -29,7 +32,7 @@ class World(Ground):
         chosen = range(topic.partitions) if number is None else [number]
         # From offset 0, which may be gone from the log.
         offsets = dict.fromkeys(chosen, 0) if kind == "offsets" else {}
-        asked = FetchRequest(group, member, Start(kind, offsets=offsets), number, limit)
+        asked = FetchRequest(group, member, user.qualified_name, Start(kind, offsets=offsets), number, limit)
         self.acts.append(
             Act(
                 lambda s: self.bench.groups.stage_fetch(s, topic, asked),
@@ -71,15 +74,16 @@ class World(Ground):
                 for offset in range(grant.start, grant.stop):
                     before = part.given.get(offset)
                     assert grant.deliveries == (before.deliveries if before else 0) + 1
-                    text = lease_id(number, grant.fetch_id, offset)
+                    text = lease_id(number, grant.fetch_id, grant.token, offset)
                     ends_us = now_us + LIMITS.lease_ms_default * 1000
-                    part.given[offset] = Message(grant.deliveries, text, ends_us, True, asked.member)
+                    holder = (asked.member, asked.user)
+                    part.given[offset] = Message(grant.deliveries, text, ends_us, True, *holder)
         self.leases[asked.group] += leases(given)
 
-    def ack(self, group: str, texts: list[str], member: str | None = None) -> None:
+    def ack(self, group: str, texts: list[str], member: str | None = None, user: Principal = ROOT) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, AckRequest(group, member, texts)
+        topic, asked = self.topic, AckRequest(group, member, user, texts)
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)
@@ -95,33 +99,56 @@ class World(Ground):
                 part = self.known[group].partitions[number]
                 assert at == part.position(self.log(number)[0], self.steady_us)
 
-        self.acts.append(Act(lambda s: self.bench.groups.stage_ack(s, topic, asked), mirror))
+        self._act(lambda s: self.bench.groups.stage_ack(s, topic, asked), mirror, asked, texts)
 
-    def upto(self, group: str, member: str, number: int, part: float) -> None:
+    def upto(self, group: str, member: str, number: int, part: float, user: Principal = ROOT) -> None:
         number %= self.topic.partitions
         if group not in self.known or not self.log(number)[1]:
             return
         topic, offset = self.topic, int((self.log(number)[1] - 1) * part)
-        asked = AckRequest(group, member, upto={number: offset})
+        asked = AckRequest(group, member, user, upto={number: offset})
+
+        def named() -> list[tuple[int, Message]]:
+            mine = self.known[group].partitions.get(number)
+            given = mine.given.items() if mine else ()
+            return [(o, m) for o, m in given if o <= offset and m.member == member]
+
+        def is_own(message: Message) -> bool:
+            if user is ROOT:
+                return True
+            return member == user.user if message.user is None else message.user == user.qualified_name
+
+        def refused() -> bool:
+            found = [message for _, message in named()]
+            return any(m.user is not None for m in found) and not any(is_own(m) for m in found)
 
         def mirror(done: Any) -> None:
             mine = self.known[group].partitions.get(number)
             if mine is None:
                 assert done.acked == 0
                 return
-            acked = [o for o, m in mine.given.items() if o <= offset and m.member == member]
+            acked = [o for o, m in named() if is_own(m)]
             for one in acked:
                 del mine.given[one]
                 mine.acked.add(one)
             assert done.acked == len(acked)
 
-        self.acts.append(Act(lambda s: self.bench.groups.stage_ack(s, topic, asked), mirror))
+        self.acts.append(Act(lambda s: self.bench.groups.stage_ack(s, topic, asked), mirror, refused))
 
-    def nack(self, group: str, texts: list[str], delay_ms: int, kind: str, member: str | None) -> None:
+    def nack(
+        self,
+        group: str,
+        texts: list[str],
+        delay_ms: int,
+        kind: str,
+        member: str | None,
+        user: Principal = ROOT,
+    ) -> None:
         if group not in self.known:
             return
         topic = self.topic
-        asked = NackRequest(group, member, texts, delay_ms, "it broke", kind == "release", kind == "dead")
+        how = (delay_ms, "it broke", kind == "release", kind == "dead")
+        asked = NackRequest(group, member, user, texts, *how)
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)
@@ -129,7 +156,7 @@ class World(Ground):
             for number, offset in held.values():
                 part = self.known[group].partitions[number]
                 message = part.given[offset]
-                message.held, message.member = False, None
+                message.held, message.member, message.user = False, None, None
                 if kind == "release":
                     message.deliveries -= 1
                     message.ends_us = self.steady_us
@@ -146,22 +173,35 @@ class World(Ground):
             assert (done.nacked, done.dead) == (len(held), dead)
             assert sorted(done.lost) == sorted(set(texts) - held.keys())
 
-        self.acts.append(Act(lambda s: self.bench.groups.stage_nack(s, topic, asked), mirror))
+        self._act(lambda s: self.bench.groups.stage_nack(s, topic, asked), mirror, asked, texts)
 
-    def extend(self, group: str, texts: list[str], lease_ms: int, member: str | None) -> None:
+    def extend(
+        self, group: str, texts: list[str], lease_ms: int, member: str | None, user: Principal = ROOT
+    ) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, ExtendRequest(group, member, texts, lease_ms)
+        topic, asked = self.topic, ExtendRequest(group, member, user, texts, lease_ms)
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)
             for number, offset in held.values():
                 message = self.known[group].partitions[number].given[offset]
                 message.ends_us = self.steady_us + lease_ms * 1000
+                message.user = message.user or user.qualified_name
             assert done.extended == len(held)
             assert sorted(done.lost) == sorted(set(texts) - held.keys())
 
-        self.acts.append(Act(lambda s: self.bench.groups.stage_extend(s, topic, asked), mirror))
+        self._act(lambda s: self.bench.groups.stage_extend(s, topic, asked), mirror, asked, texts)
+
+    def _act(self, stage: Any, mirror: Any, asked: Any, texts: list[str]) -> None:
+        """Note an act on leases: it is refused where one of them is another user's."""
+
+        def refused() -> bool:
+            held = self._held(asked.group, texts, asked.member).values()
+            users = {self.known[asked.group].partitions[number].given[o].user for number, o in held}
+            return asked.principal is not ROOT and not users <= {None, asked.principal.qualified_name}
+
+        self.acts.append(Act(stage, mirror, refused))
 
     def expire(self, group: str) -> None:
         if group in self.known:

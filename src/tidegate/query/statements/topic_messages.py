@@ -121,7 +121,9 @@ class TopicMessagePlanner:
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound) if statement.leases else None
         upto = None if leases is not None else _upto(topic, statement.upto, bound)
-        acks = types.AckRequest(group, named if leases is not None else member, leases, upto)
+        acks = types.AckRequest(
+            group, named if leases is not None else member, caller.principal, leases, upto
+        )
 
         def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
@@ -145,7 +147,9 @@ class TopicMessagePlanner:
         if reason is not None and len(reason) > REASON_CHARS_MAX:
             too_long = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
             raise SqlInvalid(reason=too_long, hint="Say it shorter; the log of the consumer has room.")
-        request = types.NackRequest(group, named, leases, delay_ms, reason, dead=statement.dead)
+        request = types.NackRequest(
+            group, named, caller.principal, leases, delay_ms, reason, dead=statement.dead
+        )
 
         def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, request))
@@ -159,7 +163,7 @@ class TopicMessagePlanner:
         topic, group, _ = self._member(statement, bound, caller)
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
-        longer = types.ExtendRequest(group, named, leases, self._lease_ms(statement, bound))
+        longer = types.ExtendRequest(group, named, caller.principal, leases, self._lease_ms(statement, bound))
 
         def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))

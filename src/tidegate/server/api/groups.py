@@ -110,7 +110,8 @@ async def ack(request: HttpRequest) -> Response:
     member = _record_member(request, topic, body.group, body.member)
     groups = request.runtime.topics.groups
     # A lease identifies its member; a member that is named has to be that one.
-    ack_request = AckRequest(body.group, body.member if upto is None else member, leases, upto)
+    named = body.member if upto is None else member
+    ack_request = AckRequest(body.group, named, request.principal, leases, upto)
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_ack(staging, topic, ack_request)
     )
@@ -134,7 +135,14 @@ async def nack(request: HttpRequest) -> Response:
     _record_member(request, topic, body.group, body.member)
     groups = request.runtime.topics.groups
     nack_request = NackRequest(
-        body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead
+        body.group,
+        body.member,
+        request.principal,
+        body.leases,
+        body.delay_ms,
+        reason,
+        body.release,
+        body.dead,
     )
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_nack(staging, topic, nack_request)
@@ -149,7 +157,7 @@ async def extend(request: HttpRequest) -> Response:
     _check_leases(request, body.leases)
     _record_member(request, topic, body.group, body.member)
     groups = request.runtime.topics.groups
-    extend_request = ExtendRequest(body.group, body.member, body.leases, body.lease_ms)
+    extend_request = ExtendRequest(body.group, body.member, request.principal, body.leases, body.lease_ms)
     done = await request.runtime.committer.commit(
         lambda staging: groups.stage_extend(staging, topic, extend_request)
     )

@@ -176,7 +176,13 @@ class _GroupFetch:
         self._partition = consume.partition
         self._key = WaitKey(consume.topic.id, group, consume.partition)
         self._fetch = FetchRequest(
-            group, self._member, consume.start, consume.partition, limit, consume.lease_ms
+            group,
+            self._member,
+            request.principal.qualified_name,
+            consume.start,
+            consume.partition,
+            limit,
+            consume.lease_ms,
         )
 
     async def fetch(self, deadline: float) -> FetchedMessages:
@@ -310,7 +316,7 @@ def _with_leases(batches: Sequence[pa.RecordBatch], ranges: Sequence[LeasedRange
             leased = next(following, None)
         if leased is None:
             raise InvariantBroken(reason=f"offset {first} of partition {partition} was read and not leased")
-        prefix = pa.scalar(lease_prefix(leased.partition, leased.fetch_id))
+        prefix = pa.scalar(lease_prefix(leased.partition, leased.fetch_id, leased.token))
         leases = pc.binary_join_element_wise(prefix, batch.column("offset").cast(pa.string()), "")
         deliveries = pa.repeat(pa.scalar(leased.deliveries, pa.int32()), batch.num_rows)
         found.append(pa.RecordBatch.from_arrays([*batch.columns, leases, deliveries], schema=LEASED_SCHEMA))

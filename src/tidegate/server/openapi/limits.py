@@ -65,9 +65,10 @@ _GROUP: Schema = {
     "examples": ["ai-service"],
 }
 _WRITER: Schema = {**_GROUP, "maxLength": WRITER_CHARS_MAX, "examples": ["9f2c"]}
+_LEASE_EXAMPLE = "0.1f3c9a0b2c4d1000c2ef3a919be0d7f5.17"
 _LEASE: Schema = {
-    "pattern": r"^(0|[1-9][0-9]{0,8})\.[1-9a-f][0-9a-f]{0,15}\.(0|[1-9][0-9]{0,17})$",
-    "examples": ["0.1f3c9a0b2c4d1000.17"],
+    "pattern": r"^(0|[1-9][0-9]{0,8})\.[0-9a-f]{16}([0-9a-f]{16})?\.(0|[1-9][0-9]{0,17})$",
+    "examples": [_LEASE_EXAMPLE],
 }
 _BY_PARTITION: Schema = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}, "examples": [{"0": 5}]}
 _ENDS: Schema = {"enum": ["earliest", "latest"]}
@@ -233,8 +234,8 @@ BODY_EXAMPLES: dict[str, Any] = {
     "TopicChange": {"retentionSeconds": 604800},
     "ConsumeBody": {"from": "earliest", "limit": 10},
     "AckBody": {"group": "ai-service", "acks": [{"partition": 0, "uptoOffset": 41}]},
-    "NackBody": {"group": "ai-service", "leases": ["0.1f3c9a0b2c4d1000.17"], "reason": "not now"},
-    "ExtendBody": {"group": "ai-service", "leases": ["0.1f3c9a0b2c4d1000.17"]},
+    "NackBody": {"group": "ai-service", "leases": [_LEASE_EXAMPLE], "reason": "not now"},
+    "ExtendBody": {"group": "ai-service", "leases": [_LEASE_EXAMPLE]},
     "ResetBody": {"group": "ai-service", "to": "earliest"},
     "CommitBody": {"writer": "9f2c", "batch": 7, "parts": []},
     "AbortBody": {"writer": "9f2c", "batch": 7, "parts": []},

@@ -238,7 +238,7 @@ def _build(
     committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
     committer.watch(clock.monotonic_seconds, metrics.observe_commit)
     try:
-        topics = open_topics(settings, engine, committer, ids, clock, loop)
+        topics = open_topics(settings, engine, committer, ids, clock, loop, secrets.token_bytes)
     except BaseException:
         committer.close()
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidegate.ingest.batch_commit import BatchParts
@@ -24,6 +24,7 @@ from tidegate.storage.group_commit import GroupCommitter
 from tidegate.topics.dedup import DedupKeys
 from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups.groups import Groups
+from tidegate.topics.groups.leases import FetchIdSource
 from tidegate.topics.log.log import TopicLog
 from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
@@ -117,6 +118,7 @@ def open_topics(
     ids: SnowflakeSource,
     clock: Clock,
     loop: asyncio.AbstractEventLoop,
+    random_bytes: Callable[[int], bytes],
 ) -> TopicRuntime:
     """Open everything that serves topics; ids issued later are above all ids in the logs."""
     waiters, group_waiters = TopicWaiters(loop), GroupWaiters(loop)
@@ -130,15 +132,12 @@ def open_topics(
     log = TopicLog(engine, ids, clock, schemas, arrived)
     for topic in directory:
         log.recover(topic)
-    groups = Groups(
-        engine,
-        log,
-        directory,
-        ids,
-        clock,
-        settings.topics,
-        lambda topic, group: group_waiters.notify(topic.id, group),
-    )
+    fetch_ids = FetchIdSource(ids, random_bytes)
+
+    def due(topic: Topic, group: str) -> None:
+        group_waiters.notify(topic.id, group)
+
+    groups = Groups(engine, log, directory, fetch_ids, clock, settings.topics, due)
     dedup = DedupKeys(clock)
     # After a failed write the memory may be ahead of the disk.
     for reload in (directory.reload, log.reload, schemas.reload, routes.reload, groups.reload):

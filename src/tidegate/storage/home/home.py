@@ -41,7 +41,7 @@ from tidegate.storage.home.upgrade import upgrade_home
 
 # 1: the first. 2: a catalog, tenants and copies in `kept`. 3: record batches and counters of topics of
 # version 2, which an earlier program would take for damage; no file moves.
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 LAYOUT_FILE = "layout.json"
 ID_FILE = "home.id"
 ENGINE_PART, CATALOG_PART = "engine", "catalog"

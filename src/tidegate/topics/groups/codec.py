@@ -9,9 +9,11 @@ entry     TOPIC_LEASE | topic id u64 | digest, 16 | partition u32 | start u64   
               delivered offset i64 | delivered time i64 | acked offset i64 | acked time i64 |
               missed, not reported u64 | missed in all u64 | crc32 u32 (offset -1: none yet)
     entry     version u8 | kind u8 | stop u64 | deliveries u32 | fetch id u64 | ends i64 | span i64 |
-              delivered time i64 | member bytes u16 | member, UTF-8 | reason, UTF-8 | crc32 u32
+              delivered time i64 | token u64 | member bytes u16 | user bytes u16 |
+              member, UTF-8 | user, UTF-8 | reason, UTF-8 | crc32 u32
 
-Version 1, big-endian, times in µs since 1970; a checksum covers what is before it. A digest is BLAKE2b of the
+Groups and positions have version 1, entries version 2; those of version 1 have no token, no user bytes and no
+user. Big-endian, times in µs since 1970; a checksum covers what is before it. A digest is BLAKE2b of the
 name's UTF-8 bytes. The revision rises with every change of a position or of an entry below it, so that equal
 bytes of a position mean equal entries.
 """
@@ -30,10 +32,13 @@ from tidegate.storage.engine import KeyRange
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u32, read_u64, u32, u64
 
 ROW_VERSION = 1
+ENTRY_VERSION = 2
+ENTRY_VERSION_WITHOUT_USER = 1
 DIGEST_BYTES = 16
 _GROUP_HEAD = struct.Struct(">Bq")
 _POSITION = struct.Struct(">BQQQqqqqQQ")
-_ENTRY_HEAD = struct.Struct(">BBQIQqqqH")
+_ENTRY_HEAD = struct.Struct(">BBQIQqqqQHH")
+_ENTRY_HEAD_WITHOUT_USER = struct.Struct(">BBQIQqqqH")
 _CRC = struct.Struct(">I")
 _TOPIC_AT = 1
 _DIGEST_AT = 9
@@ -50,6 +55,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     Held: leased to `member` until `ends_us`. Waiting: delivered again from `ends_us` on. `span_us` is how
     long the state lasts at most, whatever the clock does meanwhile. A waiting entry has the member whose
     lease ended, which may still acknowledge it; none when it was nacked.
+
+    `user` is whose member it is, with the tenant; '' is unknown: it was delivered by a version that did not
+    store it. `token` are the random bits of the lease ids, never 0; 0 is for ids without them, of those
+    versions.
     """
 
     start: int
@@ -62,6 +71,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     delivered_us: int
     member: str
     reason: str = ""
+    user: str = ""
+    token: int = 0
 
     @property
     def count(self) -> int:
@@ -83,13 +94,15 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
             self.delivered_us,
             self.member,
             self.reason,
+            self.user,
+            self.token,
         )
 
     def encode(self) -> bytes:
         """Return the bytes that store this."""
-        member = self.member.encode()
+        member, user = self.member.encode(), self.user.encode()
         head = _ENTRY_HEAD.pack(
-            ROW_VERSION,
+            ENTRY_VERSION,
             self.kind,
             self.stop,
             self.deliveries,
@@ -97,9 +110,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
             self.ends_us,
             self.span_us,
             self.delivered_us,
+            self.token,
             len(member),
+            len(user),
         )
-        body = head + member + self.reason.encode()
+        body = head + member + user + self.reason.encode()
         return body + _CRC.pack(zlib.crc32(body))
 
 
@@ -214,26 +229,37 @@ def decode_position(stored: bytes, place: str) -> Position:
 
 def decode_entry(stored: bytes, start: int, place: str) -> Entry:
     """Return a stored entry."""
-    body = _checked(stored, _ENTRY_HEAD.size, place)
-    _, kind, stop, deliveries, fetch_id, ends_us, span_us, delivered_us, size = _ENTRY_HEAD.unpack_from(body)
+    versions = (ENTRY_VERSION, ENTRY_VERSION_WITHOUT_USER)
+    body = _checked(stored, _ENTRY_HEAD_WITHOUT_USER.size, place, versions)
+    if body[0] == ENTRY_VERSION_WITHOUT_USER:
+        head, at = _ENTRY_HEAD_WITHOUT_USER.unpack_from(body), _ENTRY_HEAD_WITHOUT_USER.size
+        token, member_bytes, user_bytes = 0, head[-1], 0
+    else:
+        if len(body) < _ENTRY_HEAD.size:
+            raise StorageCorrupt(place=place, reason="a row of a consumer group is too short")
+        head, at = _ENTRY_HEAD.unpack_from(body), _ENTRY_HEAD.size
+        token, member_bytes, user_bytes = head[-3:]
+    _, kind, stop, deliveries, fetch_id, ends_us, span_us, delivered_us = head[:8]
     if kind not in (HELD, WAITING) or stop <= start:
         raise StorageCorrupt(place=place, reason=f"an entry of kind {kind} that ends at {stop}")
-    text_at = _ENTRY_HEAD.size + size
-    member, reason = body[_ENTRY_HEAD.size : text_at].decode(), body[text_at:].decode()
-    return Entry(start, stop, kind, deliveries, fetch_id, ends_us, span_us, delivered_us, member, reason)
+    user_at = at + member_bytes
+    reason_at = user_at + user_bytes
+    member, user = body[at:user_at].decode(), body[user_at:reason_at].decode()
+    numbers = (kind, deliveries, fetch_id, ends_us, span_us, delivered_us)
+    return Entry(start, stop, *numbers, member, body[reason_at:].decode(), user, token)
 
 
 def _topic(space: KeySpace, topic_id: int) -> bytes:
     return join(space, u64(topic_id))
 
 
-def _checked(stored: bytes, size_min: int, place: str) -> bytes:
+def _checked(stored: bytes, size_min: int, place: str, versions: tuple[int, ...] = (ROW_VERSION,)) -> bytes:
     if len(stored) < size_min + _CRC.size:
         raise StorageCorrupt(place=place, reason="a row of a consumer group is too short")
     body = stored[: -_CRC.size]
     if zlib.crc32(body) != _CRC.unpack_from(stored, len(body))[0]:
         raise StorageCorrupt(place=place, reason="a row of a consumer group does not match its checksum")
-    if body[0] != ROW_VERSION:
-        reason = f"a row of a consumer group of version {body[0]}, this reads {ROW_VERSION}"
+    if body[0] not in versions:
+        reason = f"a row of a consumer group of version {body[0]}, this reads up to {max(versions)}"
         raise StorageCorrupt(place=place, reason=reason)
     return body

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
+from tidegate.model.access import Principal
 from tidegate.model.clock import Clock
-from tidegate.model.ids import SnowflakeSource
 from tidegate.settings import TopicSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import Staging
@@ -31,7 +31,15 @@ from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups import describe, leases
 from tidegate.topics.groups.codec import Entry, Position
 from tidegate.topics.groups.dead_letters import DeadLetters, ExhaustedRange
-from tidegate.topics.groups.leases import LeaseSet, LogBounds, MessageLease, Rules, StepResult, read_leases
+from tidegate.topics.groups.leases import (
+    FetchIdSource,
+    LeaseSet,
+    LogBounds,
+    MessageLease,
+    Rules,
+    StepResult,
+    read_leases,
+)
 from tidegate.topics.groups.ledger import Change, Draft, Ledger
 from tidegate.topics.groups.members import Members, SteadyTime
 from tidegate.topics.groups.store import GroupCache, GroupState, GroupStore
@@ -68,7 +76,7 @@ class Groups:
         engine: Engine,
         log: MessageLog,
         directory: TopicDirectory,
-        ids: SnowflakeSource,
+        ids: FetchIdSource,
         clock: Clock,
         limits: TopicSettings,
         notify: Callable[[Topic, str], None] = lambda _topic, _group: None,
@@ -112,7 +120,7 @@ class Groups:
             self._members.record(topic.id, fetch.group, fetch.member)
             next_offsets = {partition: draft.position.next for partition, draft in drafts.items()}
         ranges = [
-            LeasedRange(partition, entry.start, entry.stop, entry.fetch_id, entry.deliveries)
+            LeasedRange(partition, entry.start, entry.stop, entry.fetch_id, entry.deliveries, entry.token)
             for partition, result in results.items()
             for entry in result.leased
         ]
@@ -123,7 +131,10 @@ class Groups:
         return FetchResult(ranges, missed, next_offsets)
 
     def stage_ack(self, staging: Staging, topic: Topic, ack: AckRequest) -> AckResult:
-        """Acknowledge messages of a member: they are never delivered to the group again."""
+        """Acknowledge messages of a member: they are never delivered to the group again.
+
+        Raise Forbidden for leases of another user, and do nothing; so do `stage_nack` and `stage_extend`.
+        """
         _check_ack(ack)
         sets, strange = read_leases(ack.leases or ())
         upto = ack.upto or {}
@@ -134,11 +145,10 @@ class Groups:
             group = self._store.get(staging, topic, ack.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
             was_full = any(one.ledger.outstanding >= self._limits.in_flight_max for one in drafts.values())
-            acked_of, lost = leases.ack_leases(drafts, sets, rules, ack.member)
+            acked_of, lost = leases.ack_leases(drafts, sets, rules, ack)
             for partition, offset in upto.items():
-                if partition in drafts and ack.member is not None:
-                    draft = drafts[partition]
-                    acked_of[partition] = leases.ack_upto(draft, ack.member, offset, rules.wall_us)
+                if partition in drafts:
+                    acked_of[partition] = leases.ack_upto(drafts[partition], ack, offset, rules.wall_us)
             self._store.stage(staging, group, drafts)
             position = {
                 partition: draft.ledger.position_offset(
@@ -167,6 +177,7 @@ class Groups:
             nacked, lost, exhausted_room = 0, strange, DEAD_AT_ONCE_MAX
             for one in sets:
                 held = leases.find_held(drafts, one, rules, nack.member)
+                leases.check_user((entry for entry, _ in held), nack.principal)
                 nacked += leases.message_count(held)
                 lost += leases.lost_leases(one, held)
                 for entry, parts in held:
@@ -193,9 +204,11 @@ class Groups:
             rules, drafts = self._rules(topic), _drafts(group, partitions)
 
             def to_extended(entry: Entry, start: int, stop: int) -> Entry:
-                return leases.as_extended(entry, start, stop, rules.now_us, span_us)
+                user = extend.principal.qualified_name
+                return leases.as_extended(entry, start, stop, (rules.now_us, span_us), user)
 
-            count = _replace_held(drafts, sets, rules, extend.member, to_extended, lost)
+            holder = (extend.member, extend.principal)
+            count = _replace_held(drafts, sets, rules, holder, to_extended, lost)
             self._store.stage(staging, group, drafts)
             self._record_member(topic, extend.group, extend.member)
         return ExtendResult(count, rules.wall_us + span_us, lost)
@@ -216,7 +229,7 @@ class Groups:
             def to_released(entry: Entry, start: int, stop: int) -> Entry:
                 return leases.as_released(entry, start, stop, rules.now_us)
 
-            count = _replace_held(drafts, sets, rules, member, to_released, [])
+            count = _replace_held(drafts, sets, rules, (member, None), to_released, [])
             self._store.stage(staging, known, drafts)
         if count:
             staging.when_durable(lambda: self._notify(topic, group))
@@ -384,7 +397,7 @@ class Groups:
                 for partition, draft in drafts.items()
             }
             shares = shared(found, fetch.limit, group.turn)
-        lease = MessageLease(self._ids.take(), fetch.member, self._span_us(fetch.lease_ms))
+        lease = MessageLease(*self._ids.take(), fetch.member, fetch.user, self._span_us(fetch.lease_ms))
         order = sorted(drafts)
         first, exhausted_room = group.turn % len(order), DEAD_AT_ONCE_MAX
         results: dict[int, StepResult] = {}
@@ -497,14 +510,19 @@ def _replace_held(
     drafts: Mapping[int, Draft],
     sets: Sequence[LeaseSet],
     rules: Rules,
-    member: str | None,
+    holder: tuple[str | None, Principal | None],
     change: Change,
     lost: list[str],
 ) -> int:
-    """Change what leases hold, and add those that hold nothing to `lost`; return the number of messages."""
-    count = 0
+    """Change what leases hold, and add those that hold nothing to `lost`; return the number of messages.
+
+    `holder` are the member, if one is named, and the user who asks; None is the server itself.
+    """
+    count, (member, principal) = 0, holder
     for one in sets:
         held = leases.find_held(drafts, one, rules, member)
+        if principal is not None:
+            leases.check_user((entry for entry, _ in held), principal)
         count += leases.message_count(held)
         lost += leases.lost_leases(one, held)
         for entry, parts in held:
@@ -518,11 +536,11 @@ def _partitions_of(topic: Topic, sets: Sequence[LeaseSet]) -> list[int]:
 
 
 def _lease_sets(ranges: Sequence[LeasedRange]) -> list[LeaseSet]:
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for one in ranges:
         if one.start < one.stop:
-            found.setdefault((one.partition, one.fetch_id), []).append((one.start, one.stop))
-    return [LeaseSet(partition, fetch_id, sorted(parts)) for (partition, fetch_id), parts in found.items()]
+            found.setdefault((one.partition, one.fetch_id, one.token), []).append((one.start, one.stop))
+    return [LeaseSet(*of_fetch, sorted(parts)) for of_fetch, parts in found.items()]
 
 
 def _drafts(group: GroupState, partitions: Sequence[int]) -> dict[int, Draft]:

@@ -6,43 +6,78 @@ letters in the same write batch.
 
 The id of a lease is the text that a consumer holds:
 
-    <partition>.<fetch id in hex>.<offset>        0.1f3c9a0b2c4d1000.17
+    <partition>.<fetch id in hex><token in hex>.<offset>        0.1f3c9a0b2c4d1000c2ef3a919be0d7f5.17
 
-A fetch id is never used twice, so it is a fencing token: a consumer that comes back late cannot touch what
-was leased to another one since.
+A fetch id is never used twice, so it fences: a consumer that comes back late cannot touch what was leased to
+another one since. The token is random, so that nobody finds a lease id by trying. Ids of earlier versions
+have no token; they are good until their leases end.
+
+A lease belongs to the user who fetched. Who was not stored before entries had version 2: such a lease is good
+for whoever has its id, and belongs to the first one who extends it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from tidegate.errors import InvariantBroken
+from tidegate.model.access import Operation, Principal, check_allowed, is_allowed
+from tidegate.model.ids import SnowflakeSource
 from tidegate.topics.groups.codec import HELD, WAITING, Entry
 from tidegate.topics.groups.ledger import Draft
-from tidegate.topics.groups.types import NackRequest
+from tidegate.topics.groups.types import AckRequest, NackRequest
 
 REASON_CHARS_MAX = 2_000  # of a nack: a line or two of an exception, not its traceback
 REASON_EXPIRED = "the lease ran out"
 REASON_NACKED = "given back without a reason"
 
 ECHO_CHARS_MAX = 200  # of a text that is no lease, where an error repeats it
-_LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\.(?:0|[1-9][0-9]{0,18})"
+TOKEN_BYTES = 8
+_FETCH_ID_CHARS = 16
+_LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}(?:(?!0{16})[0-9a-f]{16})?\.(?:0|[1-9][0-9]{0,18})"
+_OTHERS_HINT = (
+    "These messages are leased to another user: a lease belongs to the user who fetched. "
+    "Use a token of that user, or give each user's members names of their own."
+)
 _ONE = re.compile(_LEASE)
 # One match for all of them: thousands of leases come in one request.
 _ALL = re.compile(rf"(?:{_LEASE}\n)*")
 
 
-def lease_prefix(partition: int, fetch_id: int) -> str:
-    """Return the prefix of the lease ids of one fetch; the offset follows."""
-    return f"{partition}.{fetch_id:016x}."
+def lease_prefix(partition: int, fetch_id: int, token: int) -> str:
+    """Return the prefix of the lease ids of one fetch; the offset follows. Token 0 is none."""
+    return f"{partition}.{fetch_id:016x}{token:016x}." if token else f"{partition}.{fetch_id:016x}."
 
 
-def lease_id(partition: int, fetch_id: int, offset: int) -> str:
+def lease_id(partition: int, fetch_id: int, token: int, offset: int) -> str:
     """Return the id of one lease."""
-    return f"{partition}.{fetch_id:016x}.{offset}"
+    return f"{lease_prefix(partition, fetch_id, token)}{offset}"
+
+
+class FetchIdSource:
+    """A source of fetch ids, each greater than the one before, with random tokens.
+
+    `random_bytes(n)` returns n bytes that nobody can guess (`secrets.token_bytes` at the doors).
+    """
+
+    def __init__(self, ids: SnowflakeSource, random_bytes: Callable[[int], bytes]) -> None:
+        self._ids = ids
+        self._random_bytes = random_bytes
+
+    def take(self) -> tuple[int, int]:
+        """Return the next fetch id and its token, which is not 0."""
+        random = self._random_bytes(TOKEN_BYTES)
+        if len(random) != TOKEN_BYTES:
+            raise InvariantBroken(reason=f"the random source gave {len(random)} bytes")
+        return self._ids.take(), int.from_bytes(random, "big") or 1
+
+    def advance_past(self, fetch_id: int) -> None:
+        """Make every later fetch id greater than this one."""
+        self._ids.advance_past(fetch_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +86,7 @@ class LeaseSet:
 
     partition: int
     fetch_id: int
+    token: int
     ranges: list[tuple[int, int]]
 
     @property
@@ -83,8 +119,10 @@ def _by_fetch(leases: Sequence[str]) -> list[LeaseSet]:
         offsets_of.setdefault(head, []).append(int(offset))
     sets = []
     for head, offsets in offsets_of.items():
-        partition, _, fetch_id = head.partition(".")
-        sets.append(LeaseSet(int(partition), int(fetch_id, 16), _ranges(sorted(set(offsets)))))
+        partition, _, digits = head.partition(".")
+        fetch_id, token = digits[:_FETCH_ID_CHARS], digits[_FETCH_ID_CHARS:]
+        ranges = _ranges(sorted(set(offsets)))
+        sets.append(LeaseSet(int(partition), int(fetch_id, 16), int(token or "0", 16), ranges))
     return sets
 
 
@@ -122,10 +160,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class MessageLease:
-    """The lease of the messages of one fetch."""
+    """The lease of the messages of one fetch: its id, whose it is, and how long it lasts."""
 
     fetch_id: int
+    token: int
     member: str
+    user: str
     span_us: int
 
 
@@ -210,11 +250,9 @@ def _lease(
     if last is not None and last.stop == start and last.deliveries == deliveries:
         start = result.leased.pop().start
     ends_us = rules.now_us + lease.span_us
-    result.leased.append(
-        Entry(
-            start, stop, HELD, deliveries, lease.fetch_id, ends_us, lease.span_us, rules.wall_us, lease.member
-        )
-    )
+    times_us, member = (ends_us, lease.span_us, rules.wall_us), lease.member
+    counts = (HELD, deliveries, lease.fetch_id)
+    result.leased.append(Entry(start, stop, *counts, *times_us, member, "", lease.user, lease.token))
 
 
 def _exhaust(draft: Draft, entry: Entry, result: StepResult, room: int) -> int:
@@ -250,16 +288,19 @@ def expire(draft: Draft, rules: Rules, entries_max: int, exhausted_max: int) -> 
 
 def _as_expired(entry: Entry, start: int, stop: int) -> Entry:
     # The member stays: it may acknowledge this by offset until the message is delivered to another one.
-    return _as_waiting(entry, start, stop, (entry.ends_us, 0), entry.member, REASON_EXPIRED)
+    return _as_waiting(entry, start, stop, (entry.ends_us, 0), (entry.member, entry.user), REASON_EXPIRED)
 
 
 def _as_waiting(
-    entry: Entry, start: int, stop: int, times_us: tuple[int, int], member: str, reason: str
+    entry: Entry, start: int, stop: int, times_us: tuple[int, int], holder: tuple[str, str], reason: str
 ) -> Entry:
-    """Return part of a held entry as one that waits; `times_us` are when it is due, and how long that is."""
-    due_us, delay_us = times_us
+    """Return part of a held entry as one that waits.
+
+    `times_us` are when it is due, and how long that is; `holder` is the last member, and its user.
+    """
+    (due_us, delay_us), (member, user) = times_us, holder
     counts = (WAITING, entry.deliveries, entry.fetch_id)
-    return Entry(start, stop, *counts, due_us, delay_us, entry.delivered_us, member, reason)
+    return Entry(start, stop, *counts, due_us, delay_us, entry.delivered_us, member, reason, user)
 
 
 def as_released(entry: Entry, start: int, stop: int, now_us: int) -> Entry:
@@ -268,20 +309,24 @@ def as_released(entry: Entry, start: int, stop: int, now_us: int) -> Entry:
     return Entry(start, stop, WAITING, count, entry.fetch_id, now_us, 0, entry.delivered_us, "")
 
 
-def as_extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> Entry:
-    """Return part of a held entry with a lease that is counted from now."""
-    counts, ends_us = (HELD, entry.deliveries, entry.fetch_id), now_us + span_us
-    return Entry(start, stop, *counts, ends_us, span_us, entry.delivered_us, entry.member)
+def as_extended(entry: Entry, start: int, stop: int, times_us: tuple[int, int], user: str) -> Entry:
+    """Return part of a held entry with a lease that is counted from now; `user` is for one without a user.
+
+    `times_us` are the time now, and how long the lease lasts.
+    """
+    (now_us, span_us), counts = times_us, (HELD, entry.deliveries, entry.fetch_id)
+    times = (now_us + span_us, span_us, entry.delivered_us)
+    return Entry(start, stop, *counts, *times, entry.member, "", entry.user or user, entry.token)
 
 
 def as_exhausted(entry: Entry, now_us: int, deliveries_max: int, reason: str) -> Entry:
     """Return a held entry as one whose lease ended and whose deliveries are exhausted.
 
-    The next expiration makes dead letters of it. It has no member: nobody may acknowledge by offset what was
-    nacked.
+    The next expiration makes dead letters of it. It has no member and no user: nobody may acknowledge by
+    offset what was nacked.
     """
     deliveries = max(entry.deliveries, deliveries_max)
-    return replace(entry, deliveries=deliveries, ends_us=now_us, span_us=0, member="", reason=reason)
+    return replace(entry, deliveries=deliveries, ends_us=now_us, span_us=0, member="", user="", reason=reason)
 
 
 # Entries, each with the ranges of offsets of it that leases hold.
@@ -297,9 +342,17 @@ def find_held(drafts: Mapping[int, Draft], leases: LeaseSet, rules: Rules, membe
         (entry, parts)
         for entry, parts in draft.ledger.clipped(leases.ranges)
         if entry.fetch_id == leases.fetch_id
+        and entry.token == leases.token
         and member in (None, entry.member)
         and draft.ledger.is_held(entry, rules.now_us)
     ]
+
+
+def check_user(entries: Iterable[Entry], principal: Principal) -> None:
+    """Raise Forbidden for entries of another user; an administrator may act on those of all."""
+    name = principal.qualified_name
+    if any(entry.user not in ("", name) for entry in entries):
+        check_allowed(principal, Operation.TOPIC_ACK_OTHERS, _OTHERS_HINT)
 
 
 def message_count(held: HeldParts) -> int:
@@ -318,12 +371,12 @@ def lost_leases(leases: LeaseSet, held: HeldParts) -> list[str]:
             while at < len(parts) and parts[at][1] <= offset:
                 at += 1
             if at == len(parts) or offset < parts[at][0]:
-                lost.append(lease_id(leases.partition, leases.fetch_id, offset))
+                lost.append(lease_id(leases.partition, leases.fetch_id, leases.token, offset))
     return lost
 
 
 def ack_leases(
-    drafts: Mapping[int, Draft], sets: Sequence[LeaseSet], rules: Rules, member: str | None
+    drafts: Mapping[int, Draft], sets: Sequence[LeaseSet], rules: Rules, ack: AckRequest
 ) -> tuple[dict[int, int], list[str]]:
     """Remove the messages that leases hold.
 
@@ -331,7 +384,8 @@ def ack_leases(
     """
     acked, lost = dict.fromkeys(drafts, 0), []
     for leases in sets:
-        held = find_held(drafts, leases, rules, member)
+        held = find_held(drafts, leases, rules, ack.member)
+        check_user((entry for entry, _ in held), ack.principal)
         lost += lost_leases(leases, held)
         draft = drafts.get(leases.partition)
         if draft is None or not held:
@@ -343,18 +397,34 @@ def ack_leases(
     return acked, lost
 
 
-def ack_upto(draft: Draft, member: str, offset: int, wall_us: int) -> int:
-    """Remove the messages that a member got last, up to an offset (in); return their number."""
-    parts = [
-        (entry, min(entry.stop, offset + 1))
-        for entry in draft.ledger.below(offset + 1)
-        if entry.member == member
-    ]
+def ack_upto(draft: Draft, ack: AckRequest, offset: int, wall_us: int) -> int:
+    """Remove the messages that a member got last, up to an offset (in); return their number.
+
+    A name may be that of members of several users: only those of the caller count, and those of all for an
+    administrator. Raise Forbidden where there are only those of others.
+    """
+    named = [entry for entry in draft.ledger.below(offset + 1) if entry.member == ack.member]
+    mine = [entry for entry in named if _is_own(entry, ack.principal)]
+    if not mine:
+        check_user(named, ack.principal)
+    parts = [(entry, min(entry.stop, offset + 1)) for entry in mine]
     for entry, stop in parts:
         draft.replace(entry, [(entry.start, stop)])
     if parts:
         _note_acked(draft, parts[-1][1] - 1, wall_us)
     return sum(stop - entry.start for entry, stop in parts)
+
+
+def _is_own(entry: Entry, principal: Principal) -> bool:
+    """True for what a user may acknowledge by the name of the member alone.
+
+    Where the user was not stored, the name has to be the one that a member has by default: the user's.
+    """
+    if is_allowed(principal, Operation.TOPIC_ACK_OTHERS):
+        return True
+    if not entry.user:
+        return entry.member == principal.full_name
+    return entry.user == principal.qualified_name
 
 
 def _note_acked(draft: Draft, offset: int, wall_us: int) -> None:
@@ -380,7 +450,7 @@ def nack_parts(
     def to_waiting(held: Entry, start: int, stop: int) -> Entry:
         if nack.release:
             return as_released(held, start, stop, rules.now_us)
-        return _as_waiting(held, start, stop, (rules.now_us + delay_us, delay_us), "", reason)
+        return _as_waiting(held, start, stop, (rules.now_us + delay_us, delay_us), ("", ""), reason)
 
     draft.replace(entry, parts, to_waiting)
     return []

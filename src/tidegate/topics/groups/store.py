@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from tidegate.errors import GroupNotFound, RequestInvalid, StorageCorrupt, TopicNotFound
-from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.engine import Engine, KeyRange, Reader
 from tidegate.storage.group_commit import StageLater, Staging
 from tidegate.storage.keys import u64
@@ -23,6 +22,7 @@ from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 from tidegate.topics.groups import codec as rows
 from tidegate.topics.groups.codec import Entry, Position, everything_of_group
+from tidegate.topics.groups.leases import FetchIdSource
 from tidegate.topics.groups.ledger import Draft, Ledger
 from tidegate.topics.groups.members import SteadyTime
 from tidegate.topics.groups.types import check_group_name
@@ -181,7 +181,7 @@ class GroupState:
 class GroupCache:
     """The groups of the topics that were used since the server started. One thread at a time."""
 
-    def __init__(self, engine: Engine, ids: SnowflakeSource, steady: SteadyTime) -> None:
+    def __init__(self, engine: Engine, ids: FetchIdSource, steady: SteadyTime) -> None:
         self._engine = engine
         self._ids = ids
         self._steady = steady

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.errors import NameInvalid
+from tidegate.model.access import Principal
 from tidegate.model.names import shorten
 from tidegate.topics.log.reader import Start
 
@@ -15,10 +16,14 @@ NAME_RULE = f"1 to {NAME_CHARS_MAX} printable characters, no control characters.
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A fetch of one member; `start` counts only where the group has no position yet."""
+    """A fetch of one member; `start` counts only where the group has no position yet.
+
+    `user` is whose member it is, with the tenant: what is fetched is leased to both.
+    """
 
     group: str
     member: str
+    user: str
     start: Start = Start("earliest")  # noqa: RUF009 - frozen
     partition: int | None = None
     limit: int = 100
@@ -34,6 +39,8 @@ class LeasedRange:
     stop: int
     fetch_id: int
     deliveries: int
+    # The random bits of the lease ids.
+    token: int
 
     @property
     def count(self) -> int:
@@ -58,11 +65,12 @@ class AckRequest:
     """An acknowledgement: of leases, or of all that a member holds up to an offset of a partition (in).
 
     Offsets need a member. Where a member is named, leases of other members count as lost; without one the
-    lease alone decides.
+    lease alone decides. Leases of other users are refused, unless the principal is an administrator.
     """
 
     group: str
     member: str | None
+    principal: Principal
     leases: Sequence[str] | None = None
     upto: Mapping[int, int] | None = None
 
@@ -85,10 +93,12 @@ class NackRequest:
     """A negative acknowledgement: failed, not worked on (`release`), or never to be tried again (`dead`).
 
     Where a member is named, leases of other members count as lost; without one the lease alone decides.
+    Leases of other users are refused, unless the principal is an administrator.
     """
 
     group: str
     member: str | None
+    principal: Principal
     leases: Sequence[str]
     delay_ms: int = 0
     reason: str | None = None
@@ -110,10 +120,14 @@ class NackResult:
 
 @dataclass(frozen=True, slots=True)
 class ExtendRequest:
-    """A new lease time, counted from now; where a member is named, leases of others count as lost."""
+    """A new lease time, counted from now; where a member is named, leases of others count as lost.
+
+    Leases of other users are refused, unless the principal is an administrator.
+    """
 
     group: str
     member: str | None
+    principal: Principal
     leases: Sequence[str]
     lease_ms: int | None = None
 
