@@ -33,6 +33,7 @@ ROOTS: list[type[WireStruct]] = [
     groups.GroupResponse,
     accounts.MeResponse,
     accounts.TenantResponse,
+    accounts.QuotaResponse,
     accounts.UserResponse,
     accounts.NewTokenResponse,
     accounts.TokenResponse,

@@ -30,6 +30,8 @@ def fill(catalog: Catalog) -> str:
     catalog.accounts.create_tenant(ADMIN, "acme")
     answered = IdempotencyKey("admin", "k", "f", lambda _: (201, b"\x00\xff"))
     catalog.accounts.add_user(ADMIN, "acme", "bob", frozenset({Role.WRITER}), key=answered)
+    catalog.quotas.change_tenant(ADMIN, "acme", {"topics": 100, "disk_bytes": 0})
+    catalog.quotas.change_user(ADMIN, "acme", "bob", {"requests_per_second": 50})
     made = catalog.tokens.make(ADMIN, "acme", "bob", label="é ☃", lifetime_seconds=3600)
     catalog.tokens.make_link(catalog.tokens.find(made.text), 60)
     catalog.leases.take("archive/a", "one", 60)

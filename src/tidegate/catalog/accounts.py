@@ -18,7 +18,7 @@ from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections, insert_if_new
 from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
 from tidegate.catalog.paging import PageRequest, PageResult, read_page
-from tidegate.catalog.tables import ANSWERS, LINKS, TENANTS, TOKENS, USERS
+from tidegate.catalog.tables import ANSWERS, LINKS, QUOTAS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
     LastAdministrator,
@@ -123,7 +123,7 @@ class Accounts:
         details = {"roles": sorted(roles)}
         with self._connections.write() as connection:
             self._keys.reserve(connection, actor.tenant, key)
-            _lock_tenant(connection, tenant)
+            lock_tenant(connection, tenant)
             if not insert_if_new(connection, USERS, _user_values(user)):
                 raise UserExists(user=name)
             self._audit.write(connection, actor, Operation.USER_CREATE, f"user/{name}", details)
@@ -170,7 +170,7 @@ class Accounts:
             return self._keys.keep(connection, actor.tenant, key, _user(row))
 
     def remove_user(self, actor: Actor, tenant: str, name: str, key: IdempotencyKey | None = None) -> None:
-        """Remove a user with the tokens, links and idempotency keys.
+        """Remove a user with the tokens, links, quotas and idempotency keys.
 
         None of them works again, and no old answer is returned, when a user of that name is added again.
         """
@@ -179,7 +179,7 @@ class Accounts:
         with self._connections.write() as connection:
             self._keys.reserve(connection, actor.tenant, key)
             find_user(connection, tenant, name, lock=True)
-            for table in (TOKENS, LINKS):
+            for table in (TOKENS, LINKS, QUOTAS):
                 connection.execute(delete(table).where(table.c.tenant == tenant, table.c.user == name))
             connection.execute(delete(ANSWERS).where(_answers_of(tenant, name)))
             connection.execute(delete(USERS).where(_same_user(tenant, name)))
@@ -262,11 +262,12 @@ def id_slices(ids: Sequence[str]) -> Iterator[list[str]]:
         yield list(ids[start : start + QUERY_IDS_MAX])
 
 
-def _lock_tenant(connection: Connection, tenant: str) -> None:
+def lock_tenant(connection: Connection, tenant: str, *, alone: bool = False) -> None:
+    """Lock a tenant until the transaction ends, against changes, and with `alone` against other locks."""
     if not is_tenant_name(tenant):
         raise TenantNotFound(tenant=shorten(tenant))
     query = select(TENANTS.c.name).where(TENANTS.c.name == tenant)
-    if connection.execute(query.with_for_update(read=True)).one_or_none() is None:
+    if connection.execute(query.with_for_update(read=not alone)).one_or_none() is None:
         raise TenantNotFound(tenant=tenant)
 
 

@@ -1,4 +1,4 @@
-"""The catalog of an instance: an open database with accounts, tokens, audit trail, leases and jobs."""
+"""The catalog of an instance: an open database with accounts, quotas, tokens, audit trail, leases, jobs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tidegate.catalog.idempotency import IdempotencyKeys
 from tidegate.catalog.jobs import Jobs
 from tidegate.catalog.leases import Leases
 from tidegate.catalog.migrations.upgrade import upgrade
+from tidegate.catalog.quotas import AccountQuotas
 from tidegate.catalog.tokens import Tokens
 from tidegate.model.clock import Clock
 
@@ -35,6 +36,7 @@ class Catalog:
         self.idempotency = IdempotencyKeys(connections, clock)
         self.accounts = Accounts(connections, clock, self.audit, self.idempotency)
         self.tokens = Tokens(connections, clock, random_bytes, self.audit, self.idempotency)
+        self.quotas = AccountQuotas(connections, self.audit)
         self.leases = Leases(connections, clock)
         self.jobs = Jobs(connections, clock, random_bytes, self.leases, (self.audit, self.idempotency))
 

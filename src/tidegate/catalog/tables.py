@@ -1,6 +1,6 @@
 """The tables of the catalog, as the newest migration leaves them.
 
-Times are microseconds since 1970 (`…_us`). Columns without a fixed schema (roles, details, results) are JSON
+Times are microseconds since 1970 (`…_us`). Columns without a fixed schema (roles, limits, details) are JSON
 text, the same on SQLite and PostgreSQL. Autoincrement numbers never repeat, also after the newest row is
 deleted.
 
@@ -62,6 +62,15 @@ USERS = Table(
     Column("roles", Text, nullable=False),
     Column("enabled", Boolean, nullable=False),
     Column("created_us", BigInteger, nullable=False),
+)
+
+# The quotas of single accounts: those that are not as the settings say. No row: all of them are.
+QUOTAS = Table(
+    "quotas",
+    METADATA,
+    Column("tenant", Text, ForeignKey("tenants.name"), primary_key=True),
+    Column("user", Text, primary_key=True),  # empty: of the tenant itself
+    Column("limits", Text, nullable=False),  # {"topics": 100}
 )
 
 TOKENS = Table(

@@ -75,7 +75,9 @@ TidegateError
 │   ├── RequestTimeout              408  the body did not arrive in time
 │   ├── HeadersTooLarge             431  more bytes of headers than the setting allows
 │   ├── TooManyRequests             429  more at once than the settings allow
-│   └── TooManyGuesses              429  wrong tokens, one after the other
+│   ├── TooManyGuesses              429  wrong tokens, one after the other
+│   ├── RateQuotaReached            429  a tenant or a user did more in a second than it may
+│   └── QuotaReached                507  a tenant has as much as it may have
 ├── Unavailable                     a disk, a network or another process fails; the same call may work later
 │   ├── NotReady                    503  starting or stopping
 │   ├── ServerNotRunning            503  no server at that address

@@ -1,4 +1,4 @@
-"""Errors of access: tokens, roles, tenants, users, leases, jobs, and rate limits."""
+"""Errors of access: tokens, roles, tenants, users, leases, jobs, rate limits and quotas."""
 
 from __future__ import annotations
 
@@ -174,3 +174,23 @@ class TooManyGuesses(RequestRefused):
     template = "Too many wrong tokens came from {address}."
     default_hint = "Try again in {retry_after_seconds} s, with a token that is valid here."
     retryable = True
+
+
+class RateQuotaReached(RequestRefused):
+    code = "RATE_QUOTA_REACHED"
+    status = 429
+    template = "{account} has used its quota of {quota}: {used} of {limit}."
+    default_hint = (
+        "Try again in {retry_after_seconds} s, or ask an administrator for a larger quota. Nothing was done."
+    )
+    retryable = True
+
+
+class QuotaReached(RequestRefused):
+    code = "QUOTA_REACHED"
+    status = 507
+    template = "Tenant '{tenant}' has used its quota of {quota}: {used} of {limit}."
+    default_hint = (
+        "Remove what is not needed, or ask an administrator of the instance for a larger quota "
+        "('tidegate tenant quota {tenant}'). Nothing was done."
+    )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.errors import SequenceReused, SequenceTooOld
+from tidegate.model.quotas import TenantQuotas, Unlimited
 from tidegate.storage.group_commit import GroupCommitter, StageLater, Staging
 from tidegate.topics.dedup import DedupKeys, MessagePositions, checked_digests
 from tidegate.topics.definitions import Topic
@@ -93,7 +94,14 @@ Digests = Sequence[bytes | None] | None
 class Publisher:
     """Stores messages in topics. Belongs to one event loop."""
 
-    def __init__(self, committer: GroupCommitter, log: MessageLog, dedup: DedupKeys) -> None:
+    def __init__(
+        self,
+        committer: GroupCommitter,
+        log: MessageLog,
+        dedup: DedupKeys,
+        quotas: TenantQuotas | None = None,
+    ) -> None:
+        self._quotas = quotas or Unlimited()
         self._committer = committer
         self._log = log
         self._dedup = dedup
@@ -185,6 +193,8 @@ class Publisher:
         return Receipt(positions.partitions, positions.offsets, positions.ids, len(fresh), verdict.duplicates)
 
     def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
+        # Here, where a repeated request does not come by: it is answered as the first time.
+        self._quotas.check_disk(topic.tenant)
         if len(messages) == 1:  # the common case of a service that sends single events
             keys, payloads = messages.keys, messages.payloads
             one = self._log.stage_append(staging, topic, int(routes[0]), keys, payloads, _PUBLISHED)

@@ -40,6 +40,7 @@ class Operation(StrEnum):
 
     ME_SHOW = "me.show"
     STATUS_SHOW = "status.show"
+    QUOTA_SHOW = "quota.show"
     DOCS_SHOW = "docs.show"
     PIPELINE_LIST = "pipeline.list"
     PIPELINE_SHOW = "pipeline.show"
@@ -81,6 +82,7 @@ class Operation(StrEnum):
     JOB_SHOW = "job.show"
     TENANT_LIST = "tenant.list"
     TENANT_CREATE = "tenant.create"
+    TENANT_CHANGE = "tenant.change"
     TENANT_ENABLE = "tenant.enable"
     TENANT_DISABLE = "tenant.disable"
     WORKER_REPORT = "worker.report"
@@ -93,6 +95,7 @@ _EVERYONE = frozenset(
     {
         Operation.ME_SHOW,
         Operation.STATUS_SHOW,
+        Operation.QUOTA_SHOW,
         Operation.DOCS_SHOW,
         Operation.PIPELINE_LIST,
         Operation.PIPELINE_SHOW,
@@ -136,6 +139,7 @@ _INSTANCE = frozenset(
     {
         Operation.TENANT_LIST,
         Operation.TENANT_CREATE,
+        Operation.TENANT_CHANGE,
         Operation.TENANT_ENABLE,
         Operation.TENANT_DISABLE,
         Operation.WORKER_REPORT,

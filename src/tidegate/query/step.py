@@ -123,7 +123,7 @@ class Step:
     Where there are both, the work is for a change that raises SqlInvalid: an expression that could not be
     computed without DuckDB. `is_short` work reads a few rows or a file; other work may take long. `audit`
     is written into the audit trail. `consume` is used alone: messages that the door reads, waits for and
-    returns as rows.
+    returns as rows. `published_bytes` is the size of the messages of a PUBLISH.
     """
 
     kind: StatementKind
@@ -133,6 +133,7 @@ class Step:
     audit: tuple[Operation, str] | None = None
     table: Table | None = None
     consume: ConsumeRequest | None = None
+    published_bytes: int = 0
 
 
 def definition_step(

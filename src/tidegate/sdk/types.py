@@ -208,6 +208,43 @@ class TenantDict(TypedDict):
     createdAt: str
 
 
+class QuotaUseDict(TypedDict):
+    """A quota: its limit, 0 for none, and what is used of it; null for what was not measured."""
+
+    limit: int
+    used: int | None
+
+
+class TenantQuotaDict(TypedDict):
+    """The quotas of a tenant; `own` names those that were set for it, the others are from the settings."""
+
+    tenant: str
+    requestsPerSecond: QuotaUseDict
+    publishedBytesPerSecond: QuotaUseDict
+    topics: QuotaUseDict
+    groups: QuotaUseDict
+    tables: QuotaUseDict
+    diskBytes: QuotaUseDict
+    own: list[str]
+
+
+class UserQuotaDict(TypedDict):
+    """The quotas of a user, as those of a tenant."""
+
+    tenant: str
+    user: str
+    requestsPerSecond: QuotaUseDict
+    publishedBytesPerSecond: QuotaUseDict
+    own: list[str]
+
+
+class QuotaDict(TypedDict):
+    """The quotas of the caller and of the tenant where they act."""
+
+    tenant: TenantQuotaDict
+    user: UserQuotaDict
+
+
 class UserDict(TypedDict):
     """A user of a tenant."""
 

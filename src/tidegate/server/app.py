@@ -30,6 +30,8 @@ from tidegate.errors import (
     InvariantBroken,
     MethodNotAllowed,
     NotReady,
+    QuotaReached,
+    RateQuotaReached,
     RequestInvalid,
     RequestRefused,
     SessionInsufficient,
@@ -77,6 +79,8 @@ _REFUSED_AS: dict[type[TidegateError], Refusal] = {
     Forbidden: "forbidden",
     TooManyRequests: "busy",
     TooManyGuesses: "guesses",
+    RateQuotaReached: "quota",
+    QuotaReached: "quota",
 }
 
 log = logging.getLogger(__name__)
@@ -189,6 +193,8 @@ class HttpApp:
 
     async def _admit(self, endpoint: Endpoint, request: _AdmittedRequest) -> None:
         if request.identity is not None:
+            if self._runtime.quotas.limits_requests and not endpoint.exempt:
+                self._runtime.quotas.take_request(request.identity.principal)
             admission, most = self._runtime.admission, self._runtime.settings.server.requests_max
             is_full = admission.running >= most and not endpoint.exempt
             if is_full and not await admission.wait_room(most, QUEUE_SECONDS):

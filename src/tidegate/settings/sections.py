@@ -206,6 +206,36 @@ class LiveSettings:
     )
 
 
+_LIMIT_MAX = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """Quotas of every tenant and every user that has none of its own; 0 is no limit."""
+
+    tenant_requests_per_second_max: int = _setting(0, "Requests of a tenant; more get 429.", 0, _LIMIT_MAX)
+    tenant_published_bytes_per_second_max: int = _setting(
+        0, "Bytes that a tenant publishes; more get 429.", 0, _LIMIT_MAX
+    )
+    tenant_topics_max: int = _setting(0, "Topics of a tenant; more get 507.", 0, _LIMIT_MAX)
+    tenant_groups_max: int = _setting(
+        0, "Consumer groups of all topics of a tenant; more get 507.", 0, _LIMIT_MAX
+    )
+    tenant_tables_max: int = _setting(
+        0, "Tables of a tenant, the lake left out; more get 507.", 0, _LIMIT_MAX
+    )
+    tenant_disk_bytes_max: int = _setting(
+        0, "Bytes of a tenant on the disk, as last measured; writes beyond get 507.", 0, _LIMIT_MAX
+    )
+    user_requests_per_second_max: int = _setting(0, "Requests of a user; more get 429.", 0, _LIMIT_MAX)
+    user_published_bytes_per_second_max: int = _setting(
+        0, "Bytes that a user publishes; more get 429.", 0, _LIMIT_MAX
+    )
+    disk_interval_seconds: float = _setting(
+        60.0, "Time between two measurements of the disk of tenants with such a quota.", 0.05, 86_400
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting, and the origin of each that is not a default."""
@@ -220,6 +250,7 @@ class Settings:
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     log: LogSettings = field(default_factory=LogSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     origins: Mapping[str, str] = field(default_factory=dict)

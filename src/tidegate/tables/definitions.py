@@ -25,6 +25,7 @@ from tidegate.errors import (
     TableNotFound,
 )
 from tidegate.model.names import check_table_name, shorten
+from tidegate.model.quotas import TenantQuotas, Unlimited, check_count
 from tidegate.model.schemas import COLUMNS_MAX
 from tidegate.model.tables import (
     DEFINITION_VERSION,
@@ -67,8 +68,9 @@ class _Namespace(msgspec.Struct, frozen=True):
 class TableDirectory:
     """All tables by tenant and name. Changes are staged on the committer's thread; any thread may read."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, quotas: TenantQuotas | None = None) -> None:
         self._reader = reader
+        self._quotas = quotas or Unlimited()
         self._layouts = TableLayouts()
         self._by_name: dict[tuple[str, str, str], Table] = {}
         self._by_id: dict[int, Table] = {}
@@ -95,6 +97,10 @@ class TableDirectory:
     def of(self, tenant: str) -> list[Table]:
         """Return the tables of a tenant, by namespace and name."""
         return [table for table in self if table.tenant == tenant]
+
+    def count(self, tenant: str) -> int:
+        """Return the number of tables of a tenant."""
+        return sum(table.tenant == tenant for table in list(self._by_id.values()))
 
     def namespaces(self, tenant: str) -> list[str]:
         """Return the namespaces of a tenant, by name."""
@@ -141,12 +147,17 @@ class TableDirectory:
         staging.close_group()
 
     def stage_create(self, staging: Staging, tenant: str, new: NewTable, now_us: int) -> Table:
-        """Create a table; TableExists for a name that is taken, NamespaceNotFound without the namespace."""
+        """Create a table; TableExists for a name that is taken, NamespaceNotFound without the namespace.
+
+        QuotaReached for a tenant that has as many tables as it may have.
+        """
         columns, primary_key = check_table(new)
         self._check_namespace_known(tenant, new.namespace)
         if self.find(tenant, new.namespace, new.name) is not None:
             raise TableExists(table=f"{new.namespace}.{new.name}")
-        if len(self.of(tenant)) >= TABLES_MAX:
+        count = self.count(tenant)
+        check_count(tenant, "tables", count, self._quotas.of_tenant(tenant).tables)
+        if count >= TABLES_MAX:
             raise RequestInvalid(reason=f"There are {TABLES_MAX} tables, and no tenant has more.")
         table = Table(
             id=_take_id(staging),

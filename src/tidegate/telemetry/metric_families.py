@@ -23,7 +23,7 @@ PIPELINE_LABELS_MAX = 50
 ROUTE_LABELS_MAX = 200
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", OTHER)
 STATUS_LABELS_MAX = 500  # 100 to 599
-REFUSALS = ("token", "forbidden", "busy", "guesses")
+REFUSALS = ("token", "forbidden", "busy", "guesses", "quota")
 PIPELINE_STATES = ("starting", "running", "failed", "stopped", OTHER)
 OUTCOMES = ("done", "failed")
 STATEMENT_KINDS = (
@@ -35,7 +35,7 @@ STATEMENT_KINDS = (
 STATEMENT_OUTCOMES = ("done", "refused", "failed")
 TABLE_KINDS = ("user", "shared", "stream", OTHER)
 LOG_LEVELS = ("warning", "error")
-SCRAPE_PARTS = ("load", "catalog", "engine", "topics", "disk", "process", "worker", "lake", "logs")
+SCRAPE_PARTS = ("load", "catalog", "engine", "topics", "disk", "process", "worker", "lake", "logs", "quotas")
 
 # From a hot publish (about a millisecond with its sync) to a long poll or a statement of a minute.
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
@@ -111,7 +111,7 @@ _HTTP = (
     _counter(
         "tidegate_http_refused_total",
         "",
-        "Requests refused at the door: by a missing or wrong token, by a role, by load, or after guessing.",
+        "Requests refused: by a missing or wrong token, by a role, by load, after guessing, or by a quota.",
         (Label("reason", words=REFUSALS),),
     ),
     _counter("tidegate_http_received_bytes_total", "bytes", "Bytes of request bodies."),
@@ -207,6 +207,12 @@ _STORAGE = (
     _gauge("tidegate_engine_disk_bytes", "bytes", "Bytes of the engine's files."),
     _gauge("tidegate_disk_free_bytes", "bytes", "Room that is left for the home folder."),
     _gauge("tidegate_disk_size_bytes", "bytes", "Size of the file system that has the home folder."),
+    _gauge(
+        "tidegate_tenant_disk_bytes",
+        "bytes",
+        "Bytes of a tenant on the disk, as last measured: of those with such a quota.",
+        (_TENANT,),
+    ),
     _gauge("tidegate_lake_tables", "", "Tables in the lake of the tenant default."),
     _gauge("tidegate_lake_files", "", "Data files of those tables."),
     _gauge("tidegate_lake_bytes", "bytes", "Bytes of those files."),

@@ -34,7 +34,7 @@ from tidegate.telemetry.metric_families import (
 
 OPENMETRICS = "application/openmetrics-text"
 NO_ROUTE = "(none)"
-Refusal = Literal["token", "forbidden", "busy", "guesses"]
+Refusal = Literal["token", "forbidden", "busy", "guesses", "quota"]
 StatementOutcome = Literal["done", "refused", "failed"]
 Seconds = Callable[[], float]
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from tidegate.errors import (
 )
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.names import DEAD_SUFFIX, check_topic_name, shorten
+from tidegate.model.quotas import TenantQuotas, Unlimited, check_count
 from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX, read_u64, u64
@@ -116,9 +117,10 @@ class Topic(msgspec.Struct, frozen=True):
 class TopicDirectory:
     """All topics by tenant and name. Reads are from memory; a change is visible once it is durable."""
 
-    def __init__(self, reader: Reader, partitions_max: int) -> None:
+    def __init__(self, reader: Reader, partitions_max: int, quotas: TenantQuotas | None = None) -> None:
         self._reader = reader
         self._partitions_max = partitions_max
+        self.quotas = quotas or Unlimited()
         self._by_name: dict[tuple[str, str], Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self.reload()
@@ -141,6 +143,10 @@ class TopicDirectory:
         mine = [topic for topic in list(self._by_name.values()) if topic.tenant == tenant]
         return sorted(mine, key=lambda topic: topic.name)
 
+    def count(self, tenant: str) -> int:
+        """Return the number of topics of a tenant."""
+        return sum(owner == tenant for owner, _ in list(self._by_name))
+
     def get(self, tenant: str, name: str) -> Topic:
         """Return a topic by name."""
         topic = self._by_name.get((tenant, name))
@@ -161,11 +167,25 @@ class TopicDirectory:
         now_us: int,
         retention: Retention = Retention(),  # noqa: B008 - frozen
     ) -> Topic:
-        """Create a topic; raise TopicExists for a name that is taken."""
+        """Create a topic; TopicExists for a name that is taken, QuotaReached for a tenant that has enough."""
         check_topic_name(name)
         self._check_partitions(partitions)
         if (tenant, name) in self._by_name:
             raise TopicExists(topic=name, partitions=self._by_name[tenant, name].partitions)
+        limit = self.quotas.of_tenant(tenant).topics
+        if limit:
+            check_count(tenant, "topics", self.count(tenant), limit)
+        return self._stage_new(staging, tenant, name, partitions, now_us, retention)
+
+    def _stage_new(
+        self,
+        staging: Staging,
+        tenant: str,
+        name: str,
+        partitions: int,
+        now_us: int,
+        retention: Retention = Retention(),  # noqa: B008 - frozen
+    ) -> Topic:
         stored = staging.get(keys.NEXT_ID)
         topic_id = 1 if stored is None else read_u64(stored)
         topic = Topic(
@@ -220,7 +240,10 @@ class TopicDirectory:
         return after
 
     def stage_dead(self, staging: Staging, topic: Topic, now_us: int) -> Topic:
-        """Return the topic of a topic's dead letters; the first one creates it, with unlimited retention."""
+        """Return the topic of a topic's dead letters; the first one creates it, with unlimited retention.
+
+        No quota refuses it: the messages would jam their group.
+        """
         known = self._by_name.get((topic.tenant, topic.dead_name))
         if known is not None:
             return known
@@ -231,7 +254,7 @@ class TopicDirectory:
                 made = _decoded(key, value)
                 if (made.tenant, made.name) == (topic.tenant, topic.dead_name):
                     return made
-        return self.stage_create(staging, topic.tenant, topic.dead_name, topic.partitions, now_us)
+        return self._stage_new(staging, topic.tenant, topic.dead_name, topic.partitions, now_us)
 
     def stage_delete(self, staging: Staging, tenant: str, name: str) -> Topic:
         """Remove a topic and everything of it."""

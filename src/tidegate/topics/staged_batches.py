@@ -113,6 +113,12 @@ def find_part(reader: Reader | Staging, topic: Topic, name: BatchName, part_id: 
     return None if stored is None else StoredPart(key, _decoded(stored, PartHead, topic))
 
 
+def parts_bytes(reader: Reader, topic: Topic) -> int:
+    """Return the bytes of all parts of a topic; reads their heads alone."""
+    span = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _HEAD))
+    return sum(_decoded(stored, PartHead, topic).size_bytes for _, stored in reader.scan(span))
+
+
 def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[StoredPart]:
     """Return the parts of a writer up to a batch, abandoned ones included."""
     prefix = _head_prefix(topic, name.writer)

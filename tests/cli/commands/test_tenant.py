@@ -87,3 +87,30 @@ def test_someone_of_a_tenant_sees_their_own_and_names_no_other(
     assert other.returncode == 1
     assert "There is no tenant 'default'" in other.stderr
     assert tidegate("tenant", "list", home=nowhere, environ=environ).returncode == 1
+
+
+def test_quotas_are_shown_set_and_given_back_to_the_settings(home: Path) -> None:
+    shown = tidegate("tenant", "quota", "acme", home=home)
+    assert (shown.returncode, "disk-bytes" in shown.stdout) == (0, True), shown.stderr
+    options = ("--set", "topics=7", "--set", "disk-bytes=20_000_000", "--json")
+    quota = json.loads(tidegate("tenant", "quota", "acme", *options, home=home).stdout)
+    assert (quota["topics"]["limit"], quota["diskBytes"]["limit"]) == (7, 20_000_000)
+    assert quota["own"] == ["topics", "diskBytes"]
+    text = tidegate("tenant", "quota", "acme", home=home).stdout
+    assert "its own" in text
+    assert "20 MB" in text
+    again = tidegate("tenant", "quota", "acme", "--set", "topics=default", "--json", home=home)
+    assert json.loads(again.stdout)["own"] == ["diskBytes"]
+    assert tidegate("tenant", "quota", "acme", "--set", "disk-bytes=0", home=home).returncode == 0
+    assert tidegate("tenant", "quota", "nobody", home=home).returncode == 1
+
+
+def test_the_quota_of_a_user_is_one_of_rates(home: Path) -> None:
+    assert tidegate("user", "add", "dora", "--tenant", "acme", home=home).returncode == 0
+    where = ("dora", "--tenant", "acme", "--json")
+    changed = tidegate("user", "quota", *where, "--set", "requests-per-second=20", home=home)
+    assert json.loads(changed.stdout)["requestsPerSecond"]["limit"] == 20
+    assert json.loads(tidegate("user", "quota", *where, home=home).stdout)["own"] == ["requestsPerSecond"]
+    for wrong in ("topics=1", "requests-per-second", "requests-per-second=-1", "requests-per-second=many"):
+        refused = tidegate("user", "quota", *where, "--set", wrong, home=home)
+        assert refused.returncode == 2, wrong

@@ -21,7 +21,7 @@ from tidegate.query.statements.select import SelectPlanner
 from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.statements.topics import TopicStatements
 from tidegate.query.step import Caller, StatementResult, Step, result_of_count
-from tidegate.server.runtime.topics import open_topics
+from tidegate.server.runtime.topics import TopicContext, open_topics
 from tidegate.settings import Settings
 
 
@@ -44,9 +44,8 @@ class TopicBench:
         self._loop = asyncio.new_event_loop()
         ids, tables, streams = SnowflakeSource(bench.clock), bench.tables, bench.streams
         sources = DefaultSources(bench.clock, ids, UuidSource(bench.clock, bytes))
-        self.topics = open_topics(
-            Settings(), bench.engine, bench.committer, ids, bench.clock, self._loop, secrets.token_bytes
-        )
+        context = TopicContext(Settings(), ids, bench.clock, secrets.token_bytes)
+        self.topics = open_topics(context, bench.engine, bench.committer, self._loop)
         statements = TopicStatements(
             self.topics, tables, lambda tenant, count: self.published.append((tenant, count))
         )

@@ -12,7 +12,7 @@ import pytest
 from tidegate.errors import StorageFailed
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
-from tidegate.server.runtime.topics import TopicRuntime, open_topics
+from tidegate.server.runtime.topics import TopicContext, TopicRuntime, open_topics
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
@@ -44,9 +44,8 @@ class Home:
         committer = GroupCommitter(self.engine)
         self.committers.append(committer)
         ids = SnowflakeSource(self.clock)
-        return open_topics(
-            Settings(), self.engine, committer, ids, self.clock, self.loop, secrets.token_bytes
-        )
+        context = TopicContext(Settings(), ids, self.clock, secrets.token_bytes)
+        return open_topics(context, self.engine, committer, self.loop)
 
     def commit(self, stage: Callable[[Staging], Any]) -> Any:
         return self.parts.committer.submit(stage).result(SECONDS_MAX)

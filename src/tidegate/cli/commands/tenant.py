@@ -1,4 +1,4 @@
-"""`tidegate tenant`: list, create, enable, disable."""
+"""`tidegate tenant`: list, create, enable, disable, quota."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.commands.quota import SetOption, new_limits, quota_table
 from tidegate.cli.completion import complete_tenants
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.output.format import cell_time
@@ -67,6 +68,16 @@ def disable_tenant(call: Invocation, tenant: TenantArgument) -> None:
             )
             raise Conflict(reason=reason, hint=hint) from refusal
     call.answer(changed, lambda: f"Tenant {tenant} is disabled: its users are kept out, what it has stays.")
+
+
+@command(app, "quota")
+def tenant_quota(call: Invocation, tenant: TenantArgument, changes: SetOption = None) -> None:
+    """Show what a tenant may use and what it has used; --set topics=100 changes a limit."""
+    limits = new_limits(changes or ())
+    with call.client() as client:
+        tenants = client.tenants
+        quota = tenants.change_quota(tenant, limits) if limits else tenants.quota(tenant)
+    call.answer(quota, lambda: quota_table(quota))
 
 
 def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -1,4 +1,4 @@
-"""`tidegate user`: add, list, show, role, enable, disable, remove; token, tokens, revoke."""
+"""`tidegate user`: add, list, show, role, enable, disable, remove, quota; token, tokens, revoke."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.commands.quota import USER_QUOTAS, SetOption, new_limits, quota_table
 from tidegate.cli.completion import complete_roles, complete_tokens, complete_users
 from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, YesOption, command, confirm
@@ -159,6 +160,16 @@ def revoke_token(
     with call.client() as client:
         client.users.revoke(user, token)
     call.answer({"revoked": token}, lambda: f"Token {token} of {user} is revoked.")
+
+
+@command(app, "quota", tenant=True)
+def user_quota(call: Invocation, user: UserArgument, changes: SetOption = None) -> None:
+    """Show what a user may use and what they have used; --set requests-per-second=50 changes a limit."""
+    limits = new_limits(changes or (), USER_QUOTAS)
+    with call.client() as client:
+        users = client.users
+        quota = users.change_quota(user, limits) if limits else users.quota(user)
+    call.answer(quota, lambda: quota_table(quota))
 
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:

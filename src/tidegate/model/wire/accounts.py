@@ -30,6 +30,43 @@ class TenantPage(WireStruct):
     next: str | None
 
 
+class QuotaUse(WireStruct):
+    """A quota: its limit, 0 for none, and what is used of it; null for what was not measured."""
+
+    limit: int
+    used: int | None
+
+
+class TenantQuotaResponse(WireStruct):
+    """The quotas of a tenant; `own` names those that were set for it, the others are from the settings."""
+
+    tenant: str
+    requests_per_second: QuotaUse
+    published_bytes_per_second: QuotaUse
+    topics: QuotaUse
+    groups: QuotaUse
+    tables: QuotaUse
+    disk_bytes: QuotaUse
+    own: list[str]
+
+
+class UserQuotaResponse(WireStruct):
+    """The quotas of a user, as those of a tenant."""
+
+    tenant: str
+    user: str
+    requests_per_second: QuotaUse
+    published_bytes_per_second: QuotaUse
+    own: list[str]
+
+
+class QuotaResponse(WireStruct):
+    """The quotas of the caller and of the tenant where they act."""
+
+    tenant: TenantQuotaResponse
+    user: UserQuotaResponse
+
+
 class UserResponse(WireStruct):
     """A user of a tenant."""
 

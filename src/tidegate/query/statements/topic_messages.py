@@ -51,7 +51,7 @@ class TopicMessagePlanner:
         if partition is not None:
             topic.check_partition(partition)
         payloads = [bound.payload(value, row) for row, value in enumerate(statement.payloads, start=1)]
-        self._check_sizes(key, payloads)
+        size_bytes = self._check_sizes(key, payloads)
         count = len(payloads)
         dedup_keys = [bound.text(one, "DEDUP KEY") for one in statement.dedup_keys] or None
         messages = Messages([key] * count, payloads, [partition] * count, dedup_keys)
@@ -68,9 +68,10 @@ class TopicMessagePlanner:
                 [*_PLACES, ("duplicate", ColumnType.BOOLEAN)], list(zip(*columns, strict=True))
             )
 
-        return Step("publish", work=work, is_short=True)
+        return Step("publish", work=work, is_short=True, published_bytes=size_bytes)
 
-    def _check_sizes(self, key: str | None, payloads: Sequence[bytes]) -> None:
+    def _check_sizes(self, key: str | None, payloads: Sequence[bytes]) -> int:
+        """Return the bytes of all messages; raise SqlInvalid for what no client could read or send."""
         settings = self._topics.settings
         if len(payloads) > settings.server.messages_max:
             reason = f"{len(payloads)} messages are more than {settings.server.messages_max}."
@@ -84,6 +85,7 @@ class TopicMessagePlanner:
             if why := find_unreadable(payload):
                 reason = f"row {row} of VALUES is not readable for every client: {why}."
                 raise SqlInvalid(reason=reason, hint=HINT)
+        return sum(map(len, payloads)) + key_bytes * len(payloads)
 
     def consume(self, statement: Consume, bound: BoundParameters, caller: Caller) -> Step:
         """Plan CONSUME: the door reads the messages, and waits for the first."""

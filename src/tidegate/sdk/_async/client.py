@@ -17,7 +17,7 @@ from tidegate.sdk.live import SubscriptionProtocol
 from tidegate.sdk.requests import get, post, with_hint
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, RetryPolicy
 from tidegate.sdk.statements import arrow_request, insert_request, parameter_list, sql_request
-from tidegate.sdk.types import LinkDict, MeDict
+from tidegate.sdk.types import LinkDict, MeDict, QuotaDict
 from tidegate.storage.home.address import find_server
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ class AsyncClient:
         """Return the owner of the token, and their roles."""
         owner: MeDict = await self._transport.call(get("/me"))
         return owner
+
+    async def quota(self) -> QuotaDict:
+        """Return the quotas of the owner of the token and of their tenant, and what is used of them."""
+        quota: QuotaDict = await self._transport.call(get("/quota"))
+        return quota
 
     async def open_link(self) -> LinkDict:
         """Create a link that signs a browser in as the owner of the token; it works once, for minutes."""

@@ -20,7 +20,7 @@ from tidegate.sdk.live import SubscriptionProtocol
 from tidegate.sdk.requests import get, post, with_hint
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, RetryPolicy
 from tidegate.sdk.statements import arrow_request, insert_request, parameter_list, sql_request
-from tidegate.sdk.types import LinkDict, MeDict
+from tidegate.sdk.types import LinkDict, MeDict, QuotaDict
 from tidegate.storage.home.address import find_server
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ class Client:
         """Return the owner of the token, and their roles."""
         owner: MeDict = self._transport.call(get("/me"))
         return owner
+
+    def quota(self) -> QuotaDict:
+        """Return the quotas of the owner of the token and of their tenant, and what is used of them."""
+        quota: QuotaDict = self._transport.call(get("/quota"))
+        return quota
 
     def open_link(self) -> LinkDict:
         """Create a link that signs a browser in as the owner of the token; it works once, for minutes."""

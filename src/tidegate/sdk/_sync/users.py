@@ -5,13 +5,20 @@ Made from _async/users.py by scripts/generate_sdk.py: change that one, and run i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tidegate.sdk._sync.operations import list_all
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.requests import create, delete, get, patch, post, quoted
-from tidegate.sdk.types import NewTokenDict, TenantDict, TokenDict, UserDict
+from tidegate.sdk.types import (
+    NewTokenDict,
+    TenantDict,
+    TenantQuotaDict,
+    TokenDict,
+    UserDict,
+    UserQuotaDict,
+)
 
 Lifetime = float | Literal["default"] | None
 Tokens = list[TokenDict]
@@ -41,6 +48,16 @@ class TenantsClient:
         """Refuse the tenant's users; none of their data is removed."""
         changed: TenantDict = self._transport.call(post(f"/tenants/{quoted(name)}/disable", {}))
         return changed
+
+    def quota(self, name: str) -> TenantQuotaDict:
+        """Return the quotas of a tenant, and what is used of them."""
+        quota: TenantQuotaDict = self._transport.call(get(f"/tenants/{quoted(name)}/quota"))
+        return quota
+
+    def change_quota(self, name: str, limits: Mapping[str, int | None]) -> TenantQuotaDict:
+        """Set limits by their names in `quota`: 0 is no limit, None the limit of the settings."""
+        quota: TenantQuotaDict = self._transport.call(patch(f"/tenants/{quoted(name)}/quota", {**limits}))
+        return quota
 
 
 class UsersClient:
@@ -77,6 +94,16 @@ class UsersClient:
             body["enabled"] = enabled
         changed: UserDict = self._transport.call(patch(f"/users/{quoted(name)}", body))
         return changed
+
+    def quota(self, name: str) -> UserQuotaDict:
+        """Return the quotas of a user, and what is used of them."""
+        quota: UserQuotaDict = self._transport.call(get(f"/users/{quoted(name)}/quota"))
+        return quota
+
+    def change_quota(self, name: str, limits: Mapping[str, int | None]) -> UserQuotaDict:
+        """Set limits by their names in `quota`: 0 is no limit, None the limit of the settings."""
+        quota: UserQuotaDict = self._transport.call(patch(f"/users/{quoted(name)}/quota", {**limits}))
+        return quota
 
     def remove(self, name: str) -> None:
         """Remove a user; their tokens end at once."""

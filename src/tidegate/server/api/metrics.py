@@ -292,6 +292,15 @@ def _lake(runtime: Runtime) -> Iterator[Metric]:
     yield _single("tidegate_lake_tables_unreadable", unreadable)
 
 
+def _quotas(runtime: Runtime) -> Iterator[Metric]:
+    """Yield what tenants had on the disk when they were measured: those with a quota of it, and who asked."""
+    found: dict[tuple[str, ...], float] = {}
+    for tenant, size_bytes in runtime.quotas.measured().items():
+        label = (runtime.metrics.tenants.fold(tenant),)
+        found[label] = found.get(label, 0) + size_bytes
+    yield _labelled("tidegate_tenant_disk_bytes", found)
+
+
 def _logs(_runtime: Runtime) -> Iterator[Metric]:
     counts = line_counts()
     yield _labelled("tidegate_log_lines_total", {("warning",): counts.warnings, ("error",): counts.errors})
@@ -308,4 +317,5 @@ _PARTS: dict[str, Callable[[Runtime], Iterator[Metric]]] = {
     "worker": _worker,
     "lake": _lake,
     "logs": _logs,
+    "quotas": _quotas,
 }

@@ -21,6 +21,7 @@ from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import Staging
+from tidegate.topics.log.record_batch import message_bytes
 
 PRODUCER_ID_CHARS_MAX = 200
 # More messages than this are routed and answered in a thread: on the event loop they would delay others.
@@ -45,6 +46,8 @@ async def publish(request: HttpRequest) -> Response:
     runtime, topic = request.runtime, request.topic()
     messages, sender = await _read_messages(request)
     large = len(messages) > LARGE_MESSAGES
+    if runtime.quotas.limits_published:
+        runtime.quotas.take_published(request.principal, message_bytes(messages.keys, messages.payloads))
     plan = runtime.topics.publisher.plan
     change = (
         await runtime.threads.read(plan, topic, messages, sender) if large else plan(topic, messages, sender)

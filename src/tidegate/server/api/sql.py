@@ -60,6 +60,8 @@ KEY_HINT = (
 )
 # Statements with rows, which can be answered in Arrow.
 ROW_KINDS: tuple[StatementKind, ...] = ("select", "show", "publish", "consume", "ack")
+# Statements after which more is stored; PUBLISH is checked where its messages are staged.
+GROWING_KINDS: tuple[StatementKind, ...] = ("insert", "upsert", "update")
 
 
 class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -213,6 +215,7 @@ class _StatementRun:
     async def execute(self, step: Step, *, alone: bool) -> bytes | Response:
         """Run a step; return its part of the answer, or the whole answer where it is the only one."""
         try:
+            self._check_quotas(step)
             part = await self._execute(step, alone=alone)
         except TidegateError as problem:
             self._count_failure(step.kind, problem)
@@ -222,6 +225,14 @@ class _StatementRun:
             raise
         self._runtime.metrics.count_statement(step.kind, "done")
         return part
+
+    def _check_quotas(self, step: Step) -> None:
+        """Raise where a quota refuses a step; a write by key is checked once it is known to be no repeat."""
+        quotas = self._runtime.quotas
+        if quotas.limits_published and step.published_bytes:
+            quotas.take_published(self._request.principal, step.published_bytes)
+        if quotas.limits_disk and step.change is None and step.kind in GROWING_KINDS:
+            quotas.check_disk(self._request.tenant)
 
     async def _execute(self, step: Step, *, alone: bool) -> bytes | Response:
         if step.change is not None:
@@ -266,6 +277,8 @@ class _StatementRun:
 
     async def _write(self, step: Step, change: Callable[[Staging], int]) -> bytes | Response:
         key, runtime = self._request.idempotency_key(), self._runtime
+        if runtime.quotas.limits_disk and step.kind in GROWING_KINDS:
+            change = _within_disk(runtime, self._request.tenant, change)
         if key is None:
             count = await runtime.committer.commit(change)
             if step.table is not None:
@@ -293,6 +306,16 @@ class _StatementRun:
 
     def _count(self, table: Table, count: int) -> None:
         self._runtime.metrics.count_rows_written(self._request.tenant, str(table.kind), count)
+
+
+def _within_disk(runtime: Runtime, tenant: str, change: Callable[[Staging], int]) -> Callable[[Staging], int]:
+    """Return a change that is refused where the tenant has as much on the disk as it may have."""
+
+    def checked(staging: Staging) -> int:
+        runtime.quotas.check_disk(tenant)
+        return change(staging)
+
+    return checked
 
 
 def _is_quick(statement: Statement) -> bool:

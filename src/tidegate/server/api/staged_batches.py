@@ -17,6 +17,7 @@ from tidegate.server.http.arrow import messages_of
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import ARROW_STREAM, json_answer
 from tidegate.server.runtime.runtime import Runtime
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.dedup import checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.staged_batches import BatchName
@@ -69,7 +70,17 @@ async def store_part(request: HttpRequest) -> Response:
         )
     content = await request.body()
     count = await runtime.threads.read(_check_part, runtime, topic, content)
-    part_id = await runtime.committer.commit(_parts(runtime).plan_part(topic, name, content, count))
+    if runtime.quotas.limits_published:
+        runtime.quotas.take_published(request.principal, len(content))
+    change = _parts(runtime).plan_part(topic, name, content, count)
+
+    def stage(staging: Staging) -> int | None:
+        part_id = change(staging)
+        if part_id is not None:  # a part of a batch that is committed is not stored again
+            runtime.quotas.check_disk(topic.tenant)
+        return part_id
+
+    part_id = await runtime.committer.commit(stage)
     return json_answer(PartResponse(None if part_id is None else str(part_id), topic.id, count))
 
 

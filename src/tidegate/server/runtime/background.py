@@ -19,6 +19,7 @@ from tidegate.ingest.idempotency import old_answers, stage_forget
 from tidegate.model.epoch import DAY_US
 from tidegate.model.ids import tick_time_us
 from tidegate.server.runtime.runtime import Runtime
+from tidegate.server.runtime.tenant_disk import tenants_with_storage
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.high_water import KEEP_SECONDS, stage_high_water
 from tidegate.topics.definitions import Topic
@@ -56,6 +57,8 @@ def start_background_tasks(runtime: Runtime) -> list[asyncio.Task[None]]:
         ("indexes", INDEX_SECONDS, lambda: fill_indexes(runtime)),
         ("audit", AUDIT_SECONDS, lambda: runtime.audit_notes.write(runtime.threads.catalog)),
         ("clock", KEEP_SECONDS, _high_water(runtime)),
+        ("quotas", refresh_seconds, runtime.refresh_quotas),
+        ("quotas: disk", settings.quotas.disk_interval_seconds, lambda: measure_tenants(runtime)),
     ]
     tasks = [asyncio.ensure_future(_repeat(name, seconds, work)) for name, seconds, work in periodic]
     return [*tasks, asyncio.ensure_future(_sample(runtime))]
@@ -189,6 +192,22 @@ async def fill_indexes(runtime: Runtime) -> None:
     for table in runtime.tables.directory:
         if not all(index.ready for index in table.indexes):
             await runtime.threads.upkeep(runtime.tables.defining.fill_indexes, table)
+
+
+async def measure_tenants(runtime: Runtime) -> None:
+    """Measure what the tenants with a quota of disk have; others cost nothing."""
+    quotas = runtime.quotas
+    if not quotas.limits_disk:
+        return
+    found = await runtime.threads.upkeep(tenants_with_storage, runtime)
+    # One that has nothing any more is measured again, too: else it would stay full.
+    for tenant in sorted(found | quotas.measured().keys()):
+        if not quotas.of_tenant(tenant).disk_bytes:
+            continue
+        try:
+            await runtime.tenant_disks.measure(runtime, tenant, age_seconds_max=0)
+        except (TidegateError, OSError) as problem:
+            log.error("measurement of a tenant failed tenant=%s error=%r", tenant, str(problem))
 
 
 def _high_water(runtime: Runtime) -> Callable[[], Awaitable[None]]:

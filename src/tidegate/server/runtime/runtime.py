@@ -30,10 +30,12 @@ from tidegate.model.wire.status import WorkerReport
 from tidegate.server.access.admission import Admission, HeldResponses
 from tidegate.server.access.audit_notes import AuditNotes
 from tidegate.server.access.auth import TokenCache
+from tidegate.server.access.quotas import Quotas
 from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
+from tidegate.server.runtime.tenant_disk import TenantDisks
 from tidegate.server.runtime.tenant_lakes import TenantLakes
 from tidegate.server.runtime.thread_pools import Threads
-from tidegate.server.runtime.topics import MessageRate, TopicRuntime, open_topics
+from tidegate.server.runtime.topics import MessageRate, TopicContext, TopicRuntime, open_topics
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import GroupCommitter
 from tidegate.storage.high_water import read_high_water_us, stage_high_water
@@ -77,8 +79,11 @@ class Runtime:
     message_rate: MessageRate
     audit_notes: AuditNotes
     started_seconds: float
+    quotas: Quotas
     admission: Admission = field(default_factory=Admission)
     held_responses: HeldResponses = field(default_factory=HeldResponses)
+    tenant_disks: TenantDisks = field(default_factory=TenantDisks)
+    _quota_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     worker: ReceivedReport | None = None
     stopping: bool = False
     url: str = ""
@@ -116,6 +121,11 @@ class Runtime:
         except TenantNotFound:
             return False
         return True
+
+    async def refresh_quotas(self) -> None:
+        """Read the quotas of single accounts again; what the catalog does not answer stays as it is."""
+        async with self._quota_turn:  # a read that began earlier must not end later
+            self.quotas.apply(await self.threads.catalog(self.catalog.quotas.all))
 
     @asynccontextmanager
     async def audited(
@@ -231,20 +241,21 @@ def _build(
     loop: asyncio.AbstractEventLoop,
     catalog: Catalog,
 ) -> Runtime:
-    metrics = Metrics(clock.monotonic_seconds)
+    metrics, ids = Metrics(clock.monotonic_seconds), SnowflakeSource(clock)
     start_us = read_high_water_us(engine, clock.now_us())
-    ids = SnowflakeSource(clock)
     ids.advance_past(snowflake_at(start_us))
+    quotas = Quotas(settings.quotas, clock, catalog.quotas.all())
     committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
     committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    shared = TopicContext(settings, ids, clock, secrets.token_bytes, quotas)
     try:
-        topics = open_topics(settings, engine, committer, ids, clock, loop, secrets.token_bytes)
+        topics = open_topics(shared, engine, committer, loop)
     except BaseException:
         committer.close()
         raise
     _write_high_water(committer, start_us)
     threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
-    storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids)
+    storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids, quotas)
     try:
         hub = new_hub(settings, clock, start_us, loop)
         tables = open_tables(storage, topics, hub, home, secrets.token_bytes, metrics)
@@ -270,6 +281,7 @@ def _build(
         message_rate=MessageRate(clock, topics),
         audit_notes=AuditNotes(catalog.audit, clock, metrics.audit_dropped.inc),
         started_seconds=clock.monotonic_seconds(),
+        quotas=quotas,
     )
 
 

@@ -23,6 +23,7 @@ from tidegate.model.ids import (
     SnowflakeSource,
     UuidSource,
 )
+from tidegate.model.quotas import TenantQuotas
 from tidegate.model.tables import Table, TableKind
 from tidegate.query.live import LiveSource
 from tidegate.query.runner import StatementRunner
@@ -69,6 +70,7 @@ class StorageContext:
     catalog: Catalog
     lakes: TenantLakes
     ids: SnowflakeSource
+    quotas: TenantQuotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def open_tables(
 ) -> TableRuntime:
     """Open everything that serves tables."""
     clock, engine, committer = context.clock, context.engine, context.committer
-    directory = TableDirectory(engine)
+    directory = TableDirectory(engine, context.quotas)
     store = TableStore(engine, directory)
     storage = context.settings.storage
     streams = StreamStore(

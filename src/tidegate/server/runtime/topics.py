@@ -9,13 +9,14 @@ import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.ingest.batch_commit import BatchParts
 from tidegate.ingest.change_feed import TopicRouter
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
+from tidegate.model.quotas import TenantQuotas, Unlimited
 from tidegate.query.topic_access import TopicAccess
 from tidegate.server.runtime.waiters import GroupWaiters, TopicWaiters
 from tidegate.settings import Settings
@@ -111,28 +112,34 @@ class MessageRate:
         return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-9)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicContext:
+    """What topics share with the rest of the server."""
+
+    settings: Settings
+    ids: SnowflakeSource
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+    quotas: TenantQuotas = field(default_factory=Unlimited)
+
+
 def open_topics(
-    settings: Settings,
-    engine: Engine,
-    committer: GroupCommitter,
-    ids: SnowflakeSource,
-    clock: Clock,
-    loop: asyncio.AbstractEventLoop,
-    random_bytes: Callable[[int], bytes],
+    context: TopicContext, engine: Engine, committer: GroupCommitter, loop: asyncio.AbstractEventLoop
 ) -> TopicRuntime:
     """Open everything that serves topics; ids issued later are above all ids in the logs."""
+    settings, clock, ids, quotas = context.settings, context.clock, context.ids, context.quotas
     waiters, group_waiters = TopicWaiters(loop), GroupWaiters(loop)
 
     def arrived(topic: Topic) -> None:
         waiters.notify(topic)
         group_waiters.notify(topic.id)
 
-    directory = TopicDirectory(engine, settings.topics.partitions_max)
+    directory = TopicDirectory(engine, settings.topics.partitions_max, quotas)
     schemas, routes = PayloadSchemas(engine), RouteDirectory(engine)
     log = TopicLog(engine, ids, clock, schemas, arrived)
     for topic in directory:
         log.recover(topic)
-    fetch_ids = FetchIdSource(ids, random_bytes)
+    fetch_ids = FetchIdSource(ids, context.random_bytes)
 
     def due(topic: Topic, group: str) -> None:
         group_waiters.notify(topic.id, group)
@@ -150,7 +157,7 @@ def open_topics(
         routes=routes,
         schemas=schemas,
         router=TopicRouter(routes, schemas, directory, log, clock),
-        publisher=Publisher(committer, log, dedup),
+        publisher=Publisher(committer, log, dedup, quotas),
         waiters=waiters,
         group_waiters=group_waiters,
         append_totals=AppendTotals(log, directory),

@@ -27,7 +27,7 @@ from tidegate.errors import (
     TooManyRequests,
 )
 from tidegate.live import wire
-from tidegate.model.access import Operation, check_allowed
+from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.server.access.auth import AuthenticatedToken, in_tenant
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.runtime.runtime import Runtime
@@ -72,6 +72,7 @@ class LiveEndpoint:
             metrics=runtime.metrics,
             run=self._run,
             notes=runtime.audit_notes,
+            count_request=self._count_request,
         )
         self._sessions: set[LiveSession] = set()
         self._by_user: Counter[tuple[str, str]] = Counter()
@@ -119,6 +120,7 @@ class LiveEndpoint:
             raise NotReady(reason="it is stopping")
         if identity is not None:
             self._check_room(identity)
+            self._count_request(identity.principal)
         elif self._anonymous >= ANONYMOUS_MAX:
             raise TooManyRequests(
                 what="sockets without a token are open already",
@@ -156,8 +158,14 @@ class LiveEndpoint:
             identity = in_tenant(identity, tenant, await self._runtime.tenant_exists(tenant))
             self._runtime.audit_notes.entered(identity.principal, request.place)
         self._check_room(identity)
+        self._count_request(identity.principal)
         socket.write(wire.plain("ready"))
         return identity
+
+    def _count_request(self, principal: Principal) -> None:
+        """Count a socket or a subscription as a request; raise RateQuotaReached beyond the quota."""
+        if self._runtime.quotas.limits_requests:
+            self._runtime.quotas.take_request(principal)
 
     def _check_room(self, identity: AuthenticatedToken) -> None:
         """Raise if the role does not allow live sockets, or if there are too many."""

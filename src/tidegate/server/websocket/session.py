@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive
 
-from tidegate.errors import InvariantBroken, RequestInvalid, TableChanged, TidegateError, TooManyRequests
+from tidegate.errors import (
+    InvariantBroken,
+    RateQuotaReached,
+    RequestInvalid,
+    TableChanged,
+    TidegateError,
+    TooManyRequests,
+)
 from tidegate.live import wire
 from tidegate.live.change_filter import ChangeFilter
 from tidegate.live.hub import LiveHub
 from tidegate.live.subscription import Subscription
 from tidegate.live.wire import RowEncoder
-from tidegate.model.access import Operation, check_allowed
+from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.clock import Clock
 from tidegate.server.access.audit_notes import AuditNotes, RequestPlace
 from tidegate.server.access.auth import AuthenticatedToken
@@ -63,7 +70,10 @@ def end_code(problem: TidegateError) -> int:
 
 @dataclass(frozen=True)
 class SessionContext:
-    """What every session uses; `run` runs blocking work in a thread, a few at a time."""
+    """What every session uses.
+
+    `run` runs blocking work in a thread, a few at a time; `count_request` raises where a quota is used up.
+    """
 
     hub: LiveHub
     source: LiveSource
@@ -72,6 +82,7 @@ class SessionContext:
     metrics: Metrics
     run: Callable[..., Awaitable[Any]]
     notes: AuditNotes
+    count_request: Callable[[Principal], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -227,6 +238,11 @@ class LiveSession:
                 hint="Open another socket, or raise live.subscriptions_per_connection_max.",
             )
             self.write(wire.error(too_many, message.id))
+            return
+        try:
+            self._context.count_request(self._identity.principal)
+        except RateQuotaReached as problem:
+            self.write(wire.error(problem, message.id))
             return
         watch = self._watches[message.id] = _ClientSubscription(message, message.from_seq)
         self._context.metrics.live_subscriptions.inc()

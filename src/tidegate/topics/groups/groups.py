@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
 from tidegate.model.access import Principal
 from tidegate.model.clock import Clock
+from tidegate.model.quotas import check_count
 from tidegate.settings import TopicSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import Staging
@@ -82,6 +83,7 @@ class Groups:
         notify: Callable[[Topic, str], None] = lambda _topic, _group: None,
     ) -> None:
         self._log = log
+        self._directory = directory
         self._ids = ids
         self._clock = clock
         self._limits = limits
@@ -107,6 +109,7 @@ class Groups:
         with self._lock:
             group = self._store.find(staging, topic, fetch.group, partitions)
             if group is None:
+                self._check_quota(topic.tenant)
                 group = self._store.new(topic, fetch.group, self._clock.now_us())
             rules, bounds = self._rules(topic), self._bounds(topic, partitions)
             drafts = self._begin_drafts(topic, group, fetch, partitions)
@@ -324,6 +327,11 @@ class Groups:
         with self._lock:
             return sorted(self._store.memory.of(topic.id))
 
+    def count(self, tenant: str) -> int:
+        """Return the number of groups of all topics of a tenant."""
+        with self._lock:
+            return sum(len(self._store.memory.of(topic.id)) for topic in self._directory.of(tenant))
+
     def lag(self, topic: Topic, group: str) -> int:
         """Return the number of messages that a group has not acknowledged; 0 for one that does not exist."""
         with self._lock:
@@ -365,6 +373,15 @@ class Groups:
         self._members.forget(topic.id, group)
         self._counters_of.get(topic.id, {}).pop(group, None)
         self._notify(topic, group)
+
+    def _check_quota(self, tenant: str) -> None:
+        """Raise QuotaReached where a tenant may have no further group.
+
+        Memory has the groups that changes before this one in the group commit made, so that none is missed.
+        """
+        limit = self._directory.quotas.of_tenant(tenant).groups
+        if limit:
+            check_count(tenant, "groups", self.count(tenant), limit)
 
     def _begin_drafts(
         self, topic: Topic, group: GroupState, fetch: FetchRequest, partitions: Sequence[int]
