@@ -25,6 +25,7 @@ ENVIRONMENT_OTHERS = frozenset(
         "TIDEGATE_JARS_DIR",
         "TIDEGATE_CA_FILE",
         "TIDEGATE_STATE_DIR",
+        "TIDEGATE_PIPELINE_TOKEN_FILE",
     }
 )
 

@@ -68,8 +68,10 @@ def test_a_folder_that_is_gone_is_named(made: Path) -> None:
     )
 
 
-def test_a_token_that_others_can_read_fails_with_the_command_that_mends_it(made: Path) -> None:
-    token = made / "admin.token"
+@pytest.mark.parametrize("file", ["admin.token", "run/pipelines.token"])
+def test_a_token_that_others_can_read_fails_with_the_command_that_mends_it(made: Path, file: str) -> None:
+    token = made / file
+    token.touch()
     token.chmod(0o640)
     found = check_rights(made, os.getuid())
     assert (found.state, found.fix) == ("fail", f"chmod 600 {token}")

@@ -55,16 +55,18 @@ def test_small_files_are_joined_only_when_fifty_have_gathered(spark: Any, tmp_pa
 def test_java_options_and_jars_hold_no_space(tmp_path: Path) -> None:
     scratch = tmp_path / "a 'b' \"c\""
     scratch.mkdir()
-    conf = session_conf(SessionSettings(), scratch)
-    assert not set(conf["spark.driver.extraJavaOptions"]) & set(" '\"")
+    conf = session_conf(SessionSettings(), scratch, Path("/tmp/private"))
+    log_settings, folder = conf["spark.driver.extraJavaOptions"].split(" ")
+    assert not set(log_settings) & set("'\"")
+    assert folder == "-Djava.io.tmpdir=/tmp/private"
     assert all(jar.startswith("file:///") for jar in conf["spark.jars"].split(","))
     assert conf["spark.sql.warehouse.dir"] == str(scratch / "warehouse")
 
 
 def test_local_master_lets_tasks_be_tried_again(tmp_path: Path) -> None:
-    conf = session_conf(SessionSettings(), tmp_path)
+    conf = session_conf(SessionSettings(), tmp_path, tmp_path)
     assert conf["spark.master"] == "local[*,4]"
     assert (
-        session_conf(SessionSettings(extra={"spark.master": "local[1]"}), tmp_path)["spark.master"]
+        session_conf(SessionSettings(extra={"spark.master": "local[1]"}), tmp_path, tmp_path)["spark.master"]
         == "local[1]"
     )

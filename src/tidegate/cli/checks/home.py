@@ -95,7 +95,8 @@ def check_rights(path: Path, uid: int) -> Finding:
     if foreign and uid != 0:
         found = f"{foreign[0]} belongs to user {foreign[0].stat().st_uid}, this is user {uid}"
         return fail("rights", found, f"sudo chown -R {uid} {path}, or run Tidegate as its owner.")
-    for secret in (path / TOKEN_FILE, *sorted((path / "catalog").glob("*"))):
+    tokens = (path / TOKEN_FILE, Home(path).pipeline_token_path)
+    for secret in (*tokens, *sorted((path / "catalog").glob("*"))):
         if secret.exists() and secret.stat().st_mode & OTHERS_READ_OR_WRITE:
             return fail("rights", f"others may read {secret}", f"chmod 600 {secret}")
     settings = path / SETTINGS_FILE

@@ -28,7 +28,7 @@ from tidegate.errors import (
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.home.address import ServerEndpoint, find_server
+from tidegate.storage.home.address import PIPELINE_TOKEN_VARIABLE, ServerEndpoint, find_server
 
 # A plan is answered within milliseconds; a server that is silent for this long counts as gone.
 ANSWER_TIMEOUT_SECONDS = 30.0
@@ -46,15 +46,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ServerLocation:
-    """Where to look for a server: an address, a home folder, or neither, which means the environment."""
+    """Where to look for a server: an address, a home folder, or neither, which means the environment.
+
+    `as_admin` takes the administrator's token of the home also in a worker, whose pipelines have another.
+    """
 
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     home: str | None = None
     ca_file: str | None = None
+    as_admin: bool = False
 
     def find(self, environ: Mapping[str, str]) -> ServerEndpoint:
         """Return the server that holds now; raise ServerNotRunning when there is none."""
+        if self.as_admin:
+            environ = {name: value for name, value in environ.items() if name != PIPELINE_TOKEN_VARIABLE}
         return find_server(self.url, self.token, self.home, environ, ca_file=self.ca_file)
 
 

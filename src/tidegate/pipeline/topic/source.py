@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.pipeline.python_daemon import end_quietly
 from tidegate.pipeline.topic.client import with_hint_note
 from tidegate.pipeline.topic.offsets import OffsetPlanner, OffsetRange, Offsets, cut_at
 from tidegate.pipeline.topic.options import (
@@ -36,6 +37,9 @@ from tidegate.pipeline.topic.sink import TopicStreamWriter, TopicWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+# This module is loaded in the workers in which Spark plans our source; elsewhere it changes nothing.
+end_quietly()
 
 SOURCE_NAME = "tidegate.topic"
 

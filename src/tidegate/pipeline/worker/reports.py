@@ -36,11 +36,14 @@ US_PER_MS = 1_000
 
 
 class Reporter:
-    """A thread that posts the value of `body` until it is stopped."""
+    """A thread that posts the value of `body` until it is stopped; `before` is called before each post."""
 
-    def __init__(self, client: ServerClient, body: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, client: ServerClient, body: Callable[[], dict[str, Any]], before: Callable[[], None]
+    ) -> None:
         self._client = client
         self._body = body
+        self._before = before
         self._stop_event = threading.Event()
         self._is_away = False
         self._thread = threading.Thread(target=self._run, name="tidegate-reports", daemon=True)
@@ -56,6 +59,7 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._stop_event.wait(REPORT_INTERVAL_SECONDS):
+            self._before()
             self._post()
         self._post()
 

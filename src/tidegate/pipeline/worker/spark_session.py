@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import InvariantBroken, SparkGone
 from tidegate.pipeline.jars import delta_jars
 from tidegate.pipeline.java import find_java
+from tidegate.pipeline.worker.spark_security import make_private_folder, remove_private_folder, security_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,22 +87,26 @@ def build_session(
         return _registered(active)
     scratch = _fresh_scratch(settings.scratch)
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(session_conf(settings, scratch).items()))
+    conf.setAll(list(session_conf(settings, scratch, make_private_folder(scratch)).items()))
     with _kill_jvm_on_error():
         gateway = SparkContext._gateway or _launch(conf, settings, keep_open_fds)
         context = SparkContext(conf=conf, gateway=gateway)
     return _registered(SparkSession(context))
 
 
-def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
-    """Return Spark's configuration for a session."""
+def session_conf(settings: SessionSettings, scratch: Path, private: Path) -> dict[str, str]:
+    """Return Spark's configuration for a session; `private` is a folder that only this user may enter."""
+    log_settings = _write_log_settings(scratch)
+    master = settings.extra.get("spark.master", settings.master)
     conf = {
         "spark.master": settings.master,
         "spark.app.name": settings.app_name,
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_write_log_settings(scratch)}",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={log_settings} -Djava.io.tmpdir={private}"
+        ),
         # URIs, not paths: a comma separates jars, a space separates options of Java.
         "spark.jars": ",".join(jar.absolute().as_uri() for jar in delta_jars()),
         "spark.local.dir": str(scratch / "local"),
@@ -128,7 +133,7 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         # A task that waits for a dead server fails by itself; Spark need not watch the Python side closely.
         "spark.python.worker.reuse": "true",
     }
-    return conf | dict(settings.extra)
+    return conf | security_conf(master, private) | dict(settings.extra)
 
 
 def jvm_of(spark: SparkSession) -> subprocess.Popen[bytes]:
@@ -202,19 +207,25 @@ def _kill_jvm_on_error() -> Iterator[None]:
 
 def _python_path() -> str:
     """Return a PYTHONPATH with which Spark's Python workers import from the same folders as this process."""
-    ours = str(Path(__file__).resolve().parents[3])
-    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
-    return os.pathsep.join([ours, *rest])
+    package = Path(__file__).resolve().parents[2]
+    ours = [str(package.parent), str(package / "pipeline" / "python_path")]
+    rest = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([*ours, *(entry for entry in rest if entry and entry not in ours)])
 
 
 def _fresh_scratch(folder: Path | None) -> Path:
     if folder is None:
         made = Path(tempfile.mkdtemp(prefix="tidegate-spark-"))
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        atexit.register(_remove_scratch, made)
         return made
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _remove_scratch(folder)
+    folder.mkdir(parents=True, mode=0o700)
     return folder
+
+
+def _remove_scratch(folder: Path) -> None:
+    remove_private_folder(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_log_settings(scratch: Path) -> str:

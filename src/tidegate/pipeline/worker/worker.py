@@ -26,10 +26,12 @@ from tidegate.checkpoint.local.store import ROOT_VARIABLE
 from tidegate.errors import SparkGone
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.topic.client import ServerClient, ServerLocation
+from tidegate.pipeline.worker.pipeline_account import PipelineAccount
 from tidegate.pipeline.worker.reports import REPORT_TIMEOUT_SECONDS, Reporter, state_disk
 from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
 from tidegate.pipeline.worker.supervisor import PipelineSupervisor, RestartSettings
 from tidegate.settings import Settings
+from tidegate.storage.home.address import PIPELINE_TOKEN_VARIABLE
 from tidegate.storage.home.home import Home
 from tidegate.storage.home.locks import HomeLock
 
@@ -87,8 +89,11 @@ def run_worker(
         lock.mark_supervised(supervisor)
     status = _WorkerStatus(_state_path(home))
     # The reporter runs first, so that a slow start shows as one.
+    location = ServerLocation(home=str(home.path), as_admin=True)
     reporter = Reporter(
-        ServerClient(ServerLocation(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), status.body
+        ServerClient(location, 0, REPORT_TIMEOUT_SECONDS, clock),
+        status.body,
+        PipelineAccount(home, clock).renew,
     )
     try:
         _listen(status, lock)
@@ -141,12 +146,18 @@ def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
     # Pipelines read from the server of this home, whatever server the environment names.
     for name in ("TIDEGATE_URL", "TIDEGATE_TOKEN"):
         os.environ.pop(name, None)
+    token_file = str(home.pipeline_token_path)
     session = SessionSettings(
         master=settings.worker.spark_master,
         driver_memory_mb=settings.worker.driver_memory_mb,
         scratch=home.run_path / "spark",
         # Local stores outlive the worker, so that the next one need not restore them.
-        environ={"TIDEGATE_HOME": str(home.path), ROOT_VARIABLE: str(_state_path(home))},
+        environ={
+            "TIDEGATE_HOME": str(home.path),
+            ROOT_VARIABLE: str(_state_path(home)),
+            PIPELINE_TOKEN_VARIABLE: token_file,
+        },
+        extra={f"spark.executorEnv.{PIPELINE_TOKEN_VARIABLE}": token_file},
     )
     return build_session(session, keep_open_fds=(lock_fd,))
 

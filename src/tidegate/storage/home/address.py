@@ -16,6 +16,9 @@ from tidegate.errors import RequestInvalid, ServerNotRunning, ServerUntrusted, T
 from tidegate.storage.home.home import Home
 
 DEFAULT_HOME = Path("~/.tidegate")
+# Set by a worker, for itself and for Spark's processes: the file with the token of pipelines. It is used for
+# the home in which the file is, instead of that home's admin.token.
+PIPELINE_TOKEN_VARIABLE = "TIDEGATE_PIPELINE_TOKEN_FILE"  # noqa: S105 - the name of a variable
 # A process talks to one server, seldom to a few.
 CONTEXTS_CACHED_MAX = 8
 
@@ -87,8 +90,22 @@ def find_server(
         url = address.url
         # The server of a home writes down its own certificate.
         if address.ca_file and not ca_file:
-            return ServerEndpoint(url, token or found.read_token(), address.ca_file, pinned=True)
-    return ServerEndpoint(url, token or found.read_token(), trusted)
+            return ServerEndpoint(url, token or _token_of(found, environ), address.ca_file, pinned=True)
+    return ServerEndpoint(url, token or _token_of(found, environ), trusted)
+
+
+def _token_of(home: Home, environ: Mapping[str, str]) -> str:
+    """Return the token for the server of a home: that of pipelines in a worker, else the administrator's."""
+    file = environ.get(PIPELINE_TOKEN_VARIABLE)
+    if not file or Path(file).resolve() != home.pipeline_token_path.resolve():
+        return home.read_token()
+    try:
+        return Path(file).read_text(encoding="ascii").strip()
+    except FileNotFoundError as problem:
+        reason = "the worker has not got a token for its pipelines yet"
+        raise ServerNotRunning(url=f"the home {home.path}", reason=reason) from problem
+    except (OSError, UnicodeDecodeError) as problem:
+        raise TokenMissing(hint=f"{file} cannot be read: {problem}.") from problem
 
 
 def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -> bool:

@@ -5,7 +5,8 @@ home.id         16 hexadecimal digits that identify this home; a restored one ha
 tidegate.toml   settings, the user's own
 admin.token     the admin's bearer token, mode 0600
 locks/          server.lock and worker.lock: an flock, and the pid of its holder for messages
-run/            server.json: address of the running server; backups/: snapshots while they are packed
+run/            server.json: address of the running server; backups/: snapshots while they are packed;
+                pipelines.token: the token that the worker gives to pipelines, mode 0600
 engine/         RocksDB
 catalog/        catalog.db: tenants, users, tokens, audit, leases, jobs (unless PostgreSQL has them)
 lake/           Delta tables of the tenant `default`
@@ -187,6 +188,10 @@ class Home:
     @property
     def run_path(self) -> Path:
         return self.path / "run"
+
+    @property
+    def pipeline_token_path(self) -> Path:
+        return self.run_path / "pipelines.token"
 
     @property
     def backups_path(self) -> Path:

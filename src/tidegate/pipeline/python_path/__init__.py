@@ -1,0 +1,1 @@
+"""A folder on the PYTHONPATH of Spark's Python workers; takes and keeps nothing."""
