@@ -35,6 +35,7 @@ ROOTS: list[type[WireStruct]] = [
     accounts.TenantResponse,
     accounts.QuotaResponse,
     accounts.UserResponse,
+    accounts.UserDeleteResponse,
     accounts.NewTokenResponse,
     accounts.TokenResponse,
     operations.AuditEventResponse,

@@ -25,6 +25,7 @@ from tidegate.errors import (
     TenantExists,
     TenantNotFound,
     UserExists,
+    UserHasRows,
     UserNotFound,
 )
 from tidegate.model.access import ADMIN_USER, DEFAULT_TENANT, Operation, Role
@@ -115,9 +116,16 @@ class Accounts:
             return self._keys.keep(connection, actor.tenant, key, _tenant(row))
 
     def add_user(
-        self, actor: Actor, tenant: str, name: str, roles: frozenset[Role], key: IdempotencyKey | None = None
+        self,
+        actor: Actor,
+        tenant: str,
+        name: str,
+        roles: frozenset[Role],
+        key: IdempotencyKey | None = None,
+        *,
+        tables_with_rows: Sequence[str] = (),
     ) -> User:
-        """Add a user to a tenant."""
+        """Add a user to a tenant; a new one whose name has rows in `tables_with_rows` is UserHasRows."""
         now_us = self._clock.now_us()
         user = User(tenant, check_user_name(name), frozenset(roles), enabled=True, created_us=now_us)
         details = {"roles": sorted(roles)}
@@ -126,6 +134,8 @@ class Accounts:
             lock_tenant(connection, tenant)
             if not insert_if_new(connection, USERS, _user_values(user)):
                 raise UserExists(user=name)
+            if tables_with_rows:
+                raise UserHasRows(user=name, tables=list(tables_with_rows))
             self._audit.write(connection, actor, Operation.USER_CREATE, f"user/{name}", details)
             return self._keys.keep(connection, actor.tenant, key, user)
 

@@ -19,7 +19,14 @@ ANSWER_SECONDS_MAX = 1.0
 NAMES_MAX = 500
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 # Actions in the audit trail that are no operations of a role.
-ACTIONS_WITHOUT_A_ROLE = ("job.cancel", "link.use", "login.refuse", "role.refuse", "tenant.enter")
+ACTIONS_WITHOUT_A_ROLE = (
+    "job.cancel",
+    "link.use",
+    "login.refuse",
+    "role.refuse",
+    "tenant.enter",
+    "user.delete_rows",
+)
 STARTS = (
     ("earliest", "the oldest message that is kept"),
     ("latest", "what comes from now on"),

@@ -62,6 +62,8 @@ TidegateError
 │   │   ├── WriteConflict           409  others changed the same rows, again and again
 │   │   ├── TenantExists            409
 │   │   ├── UserExists              409
+│   │   ├── UserHasRows             409  a new user's name has rows from before
+│   │   ├── RowsBeingRemoved        409  rows of a user, while they are removed
 │   │   ├── LastAdministrator       409  the first administrator cannot be removed
 │   │   ├── LeaseHeld               409  someone else has it
 │   │   ├── LeaseLost               409  someone else has it now: the write did not happen

@@ -108,6 +108,22 @@ class UserExists(Conflict):
     default_hint = "'tidegate user role {user} --role …' replaces all its roles; or choose another name."
 
 
+class UserHasRows(Conflict):
+    code = "USER_HAS_ROWS"
+    template = "The name '{user}' has rows from before, in {tables}: who gets the name gets them, too."
+    default_hint = (
+        "'tidegate user remove {user} --with-rows' removes them; 'tidegate user add {user} --take-rows' adds "
+        "the user with them."
+    )
+
+
+class RowsBeingRemoved(Conflict):
+    code = "ROWS_BEING_REMOVED"
+    template = "The rows of '{user}' are being removed."
+    default_hint = "Try again when that is done. Nothing was written."
+    retryable = True
+
+
 class LastAdministrator(Conflict):
     code = "LAST_ADMINISTRATOR"
     template = "'{user}' is the administrator that the instance starts with."

@@ -167,6 +167,21 @@ class StreamWriter:
 
         return self._streams.delete(table, user, rows, notify, lambda: self._load(table, user, before))
 
+    def erase(self, table: Table, user: str) -> int:
+        """Remove all rows of a user with their files; followers get the deletes. Return how many files."""
+        rows: list[Row] = []
+
+        def read() -> None:
+            if any(follower.wants(table) for follower in self._followers):
+                rows.extend(self._streams.read(table, user).rows)
+
+        def notify() -> None:
+            self._latest.forget(table.id, user)
+            if rows:
+                self._notify(table, user, [Change("delete", row, None) for row in rows])
+
+        return self._streams.remove_user(table, user, read, notify)
+
     def _load(self, table: Table, user: str, before: list[UserRows]) -> None:
         """Read the rows that a write may replace, if there are followers; under the table's lock.
 

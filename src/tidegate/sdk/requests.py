@@ -97,9 +97,9 @@ def patch(path: str, body: object) -> Request:
     return Request("PATCH", f"{API}{path}", encoded(body))
 
 
-def delete(path: str) -> Request:
+def delete(path: str, *, wait_seconds: float = 0.0) -> Request:
     """Return a request that removes something."""
-    return Request("DELETE", f"{API}{path}")
+    return Request("DELETE", f"{API}{path}", wait_seconds=wait_seconds)
 
 
 def quoted(name: str) -> str:

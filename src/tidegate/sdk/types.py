@@ -255,6 +255,20 @@ class UserDict(TypedDict):
     createdAt: str
 
 
+class UserDeleteDict(TypedDict):
+    """The name of the user who was deleted, and what was removed with them.
+
+    `userRemoved` is false where there was no such user any more. `rows` are rows of USER tables, `logs` are
+    files of STREAM tables.
+    """
+
+    deleted: str
+    userRemoved: bool
+    rows: NotRequired[int]
+    logs: NotRequired[int]
+    tables: NotRequired[list[str]]
+
+
 class NewTokenDict(TypedDict):
     """A new token; its text is shown this once."""
 

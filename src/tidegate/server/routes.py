@@ -214,7 +214,14 @@ _API_ROUTES = [
         users.UserChange,
         accounts.UserResponse,
     ),
-    Endpoint("DELETE", "/users/{user}", users.delete_user, Operation.USER_DELETE, answer=DeleteResponse),
+    Endpoint(
+        "DELETE",
+        "/users/{user}",
+        users.delete_user,
+        Operation.USER_DELETE,
+        answer=accounts.UserDeleteResponse,
+        query=("withRows",),
+    ),
     Endpoint(
         "GET",
         "/users/{user}/tokens",

@@ -189,4 +189,5 @@ BUFFERED_HINT = "Rows that were acknowledged are kept in memory and written agai
 CLOSE_HINT = "Rows that were acknowledged within the last flush interval may not be in their files."
 LOOK_HINT = "Nothing was changed. Look at what lies at this place, and at the disk."
 EVICT_HINT = "Nothing is lost, and expired rows are not returned. It is tried again in the next round."
+ERASE_HINT = "Some of the rows may be gone; the same call removes the rest."
 DROP_HINT = "The table is gone all the same; what it left is taken away at the next start."

@@ -146,6 +146,22 @@ class StreamStore:
         self._sync(table, written)
         return len(places)
 
+    def remove_user(self, table: Table, user: str, before: Before = None, after: Before = None) -> int:
+        """Remove the logs of a user, durably; return the number of files.
+
+        `before` runs under the table's lock and may read; `after` runs under it when all of them are gone.
+        After StorageFailed some may be gone, the oldest first.
+        """
+        check_stream_user(user)
+        logs = self._open_logs(table)
+        with self._locked(logs, hints.ERASE_HINT):
+            if before is not None:
+                before()
+            removed = logs.remove_user(user)
+            if after is not None:
+                after()
+        return removed
+
     def read(
         self,
         table: Table,

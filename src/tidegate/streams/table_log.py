@@ -7,6 +7,7 @@ append needs; reads take their views under it and open files without it.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -280,6 +281,43 @@ class TableLogs:
             self._context.report(damage)
         view = log.view()
         return view if view.file_bytes or view.unwritten or view.lost else None
+
+    # Removing a user
+
+    def remove_user(self, user: str) -> int:
+        """Unlink the logs of a user in all windows, and discard what is in memory; return how many files.
+
+        The oldest window first: what is left after a kill hides and replaces the same rows as before. Durable
+        on return; raises OSError.
+        """
+        removed = 0
+        on_disk = (parse_window(name) for name in self._context.disk.names(self.folder))
+        for window in sorted({*self._windows, *(found for found in on_disk if found is not None)}):
+            self._abandon_log(window, user)
+            removed += self._unlink(self._path(window, user))
+        for key in [key for key in self._deleted if key[0] == user]:
+            del self._deleted[key]
+        return removed
+
+    def _abandon_log(self, window: Window, user: str) -> None:
+        window_logs = self._windows.get(window)
+        log = None if window_logs is None else window_logs.logs.pop(user, None)
+        if log is None:
+            return
+        self._logs_count -= 1
+        # A file that cannot be closed is given up; it is unlinked.
+        with log.lock, contextlib.suppress(OSError):
+            log.abandon()
+        self._context.slots.forget(log)
+
+    def _unlink(self, path: str) -> bool:
+        disk = self._context.disk
+        try:
+            disk.unlink(path)
+        except FileNotFoundError:
+            return False
+        disk.sync_folder(posixpath.dirname(path))
+        return True
 
     # Ending windows
 

@@ -16,8 +16,9 @@ from itertools import islice
 from tidegate.errors import InvariantBroken, TableChanged
 from tidegate.model.changes import Change, InsertedRows
 from tidegate.model.tables import Row, Table
-from tidegate.storage.engine import Engine, Reader
+from tidegate.storage.engine import Engine, KeyRange, Reader
 from tidegate.storage.group_commit import Staging
+from tidegate.storage.keys import prefix_range
 from tidegate.tables.access_paths import Access
 from tidegate.tables.counters import Counts, read_counts, stage_count
 from tidegate.tables.definitions import TableDirectory
@@ -176,6 +177,18 @@ class TableStore:
         rows = self._scanner.rows(reader, table, user, access)
         while chunk := list(islice(rows, chunk_rows)):
             yield chunk
+
+    def has_rows(self, reader: Reader, table: Table, user: str) -> bool:
+        """True if a user has a row in a USER table; it is not decoded."""
+        layout = self._layouts.of(table)
+        rows = reader.scan(prefix_range(layout.prefix + layout.scope(user)))
+        return next(rows, None) is not None
+
+    def spans_of(self, table: Table, user: str) -> list[KeyRange]:
+        """Return the ranges of the keys of a user's rows and index entries."""
+        layout = self._layouts.of(table)
+        prefixes = [layout.prefix, *(index.prefix for index in layout.indexes)]
+        return [prefix_range(prefix + layout.scope(user)) for prefix in prefixes]
 
     def counts(self, table: Table) -> Counts:
         """Return the numbers of rows and bytes of the table, of all users."""

@@ -120,6 +120,35 @@ def test_a_user_is_not_removed_where_nobody_can_be_asked(home: Path) -> None:
     assert "There is no user 'kim'" in gone.stderr
 
 
+def test_a_user_goes_with_the_rows_and_the_name_is_not_given_again_silently(home: Path) -> None:
+    tidegate(
+        "sql", "CREATE NAMESPACE erase; CREATE USER TABLE erase.notes (id BIGINT PRIMARY KEY)", home=home
+    )
+    assert tidegate("user", "add", "nina", home=home).returncode == 0
+    insert = "EXECUTE AS 'nina' (INSERT INTO erase.notes VALUES (1), (2))"
+    assert tidegate("sql", insert, home=home).returncode == 0
+    kept = tidegate("user", "remove", "nina", "--yes", home=home)
+    assert "tidegate user remove nina --with-rows" in kept.stdout
+    refused = tidegate("user", "add", "nina", home=home)
+    assert refused.returncode == 1
+    assert "erase.notes" in refused.stderr
+    assert "--take-rows" in refused.stderr
+    assert tidegate("user", "add", "nina", "--take-rows", home=home).returncode == 0
+    code, said = on_a_terminal("user", "remove", "nina", "--with-rows", home=home, typed="n\n")
+    assert (code, "Nothing was removed." in said, "remove their rows" in said) == (1, True, True)
+    gone = tidegate("user", "remove", "nina", "--with-rows", "--yes", home=home)
+    assert (gone.returncode, "2 rows" in gone.stdout, "erase.notes" in gone.stdout) == (0, True, True)
+    again = tidegate("user", "remove", "nina", "--with-rows", "--yes", "--json", home=home)
+    assert json.loads(again.stdout) == {
+        "removed": "nina",
+        "userRemoved": False,
+        "rows": 0,
+        "logs": 0,
+        "tables": [],
+    }
+    assert tidegate("user", "add", "nina", home=home).returncode == 0
+
+
 def test_the_first_administrator_stays(home: Path) -> None:
     for words in (("remove", "admin", "--yes"), ("disable", "admin"), ("role", "admin", "--role", "reader")):
         answer = tidegate("user", *words, home=home)

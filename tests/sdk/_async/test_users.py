@@ -20,6 +20,7 @@ from tidegate.errors import (
     TokenWrong,
     TopicNotFound,
     UserExists,
+    UserHasRows,
     UserNotFound,
 )
 from tidegate.testing.server import RunningServer
@@ -43,9 +44,24 @@ def test_a_user_from_adding_to_removing(client: tidegate.Client, server: Running
         with pytest.raises(TokenRevoked):
             ann.me()
     assert "ann" in [user["name"] for user in client.users.list()]
-    client.users.remove("ann")
+    assert client.users.remove("ann")["userRemoved"]
     with pytest.raises(UserNotFound):
         client.users.show("ann")
+
+
+def test_rows_of_a_user_go_when_told_and_their_name_is_not_given_again_silently(
+    client: tidegate.Client,
+) -> None:
+    client.sql("CREATE NAMESPACE IF NOT EXISTS people")
+    client.sql("CREATE USER TABLE IF NOT EXISTS people.notes (id BIGINT PRIMARY KEY)")
+    client.sql("EXECUTE AS 'cora' (INSERT INTO people.notes VALUES (1), (2))")
+    with pytest.raises(UserHasRows, match=r"people\.notes"):
+        client.users.add("cora")
+    client.users.add("cora", take_rows=True)
+    removed = client.users.remove("cora", with_rows=True)
+    assert (removed["userRemoved"], removed["rows"], removed["tables"]) == (True, 2, ["people.notes"])
+    assert client.users.remove("cora", with_rows=True)["rows"] == 0
+    client.users.add("cora")
 
 
 def test_a_user_who_is_disabled_stays_and_can_come_back(client: tidegate.Client) -> None:

@@ -161,7 +161,8 @@ def test_a_removed_user_is_out_at_once_and_stays_out_when_the_name_comes_back(
 ) -> None:
     person = office.person("reader", tenant=acme)
     assert person.http.get("/api/v1/me").status_code == 200
-    assert boss.delete(f"{USERS}/{person.name}").json() == {"deleted": person.name}
+    removed = {"deleted": person.name, "userRemoved": True, "rows": 0, "logs": 0, "tables": []}
+    assert boss.delete(f"{USERS}/{person.name}").json() == removed
     assert person.http.get("/api/v1/me").status_code == 401
     assert refusal(boss.delete(f"{USERS}/{person.name}")) == (404, "USER_NOT_FOUND")
     assert boss.post(USERS, json={"name": person.name}).status_code == 201

@@ -38,11 +38,14 @@ def add_user(
         list[str] | None,
         typer.Option("--role", metavar="ROLE", help=ROLE_HELP, autocompletion=complete_roles),
     ] = None,
+    take_rows: Annotated[
+        bool, typer.Option("--take-rows", help="The user gets the rows that are there under this name.")
+    ] = False,
 ) -> None:
     """Add a user, a writer unless a role is named; a token lets them in."""
     roles = _roles(role) or None
     with call.client() as client:
-        added = client.users.add(user, roles)
+        added = client.users.add(user, roles, take_rows=take_rows)
     next_command = f"tidegate user token {user}{call.tenant_flag}"
     call.answer(added, lambda: f"User {user} added, as {_roles_text(added)}. Next: {next_command}")
 
@@ -98,6 +101,10 @@ def disable_user(call: Invocation, user: UserArgument) -> None:
 def remove_user(
     call: Invocation,
     user: UserArgument,
+    with_rows: Annotated[
+        bool,
+        typer.Option("--with-rows", help="Their rows in USER and STREAM tables, too, also of a former user."),
+    ] = False,
     yes: YesOption = False,
 ) -> None:
     """Remove a user and end their tokens; asks first, and without a terminal needs --yes."""
@@ -105,10 +112,15 @@ def remove_user(
         call.require_terminal(f"whether user {user} may go: add --yes to remove them.")
     with call.client() as client:
         if not yes:
-            client.users.show(user)  # an unknown user is refused before the question
-            confirm(f"Remove user {user} and end their tokens?", "Nothing was removed.")
-        client.users.remove(user)
-    call.answer({"removed": user}, lambda: f"User {user} is removed.")
+            if not with_rows:
+                client.users.show(user)  # an unknown user is refused before the question
+            rows = ", and remove their rows in all USER and STREAM tables" if with_rows else ""
+            confirm(f"Remove user {user} and end their tokens{rows}?", "Nothing was removed.")
+        removed = client.users.remove(user, with_rows=with_rows)
+    shown: dict[str, Any] = {"removed": user}
+    if with_rows:
+        shown |= {name: removed[name] for name in ("userRemoved", "rows", "logs", "tables")}
+    call.answer(shown, lambda: _removed_text(removed, with_rows=with_rows, flag=call.tenant_flag))
 
 
 @command(app, "token", tenant=True)
@@ -170,6 +182,21 @@ def user_quota(call: Invocation, user: UserArgument, changes: SetOption = None) 
         users = client.users
         quota = users.change_quota(user, limits) if limits else users.quota(user)
     call.answer(quota, lambda: quota_table(quota))
+
+
+def _removed_text(removed: Mapping[str, Any], *, with_rows: bool, flag: str) -> str:
+    user = removed["deleted"]
+    if not with_rows:
+        again = f"tidegate user remove {user} --with-rows{flag}"
+        return f"User {user} is removed. Rows of USER and STREAM tables stay; {again} removes them."
+    first = f"User {user} is removed" if removed["userRemoved"] else f"There was no user {user} any more"
+    if not removed["tables"]:
+        return f"{first}; no rows of that name were there."
+    tables = ", ".join(removed["tables"])
+    return (
+        f"{first}, with {removed['rows']:,} rows of USER tables and {removed['logs']:,} log files of STREAM "
+        f"tables: {tables}."
+    )
 
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:

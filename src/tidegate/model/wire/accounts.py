@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tidegate.model.wire.struct import WireStruct
 
 
@@ -75,6 +77,20 @@ class UserResponse(WireStruct):
     roles: list[str]
     enabled: bool
     created_at: str
+
+
+class UserDeleteResponse(WireStruct):
+    """The name of the user who was deleted, and what was removed with them.
+
+    `userRemoved` is false where there was no such user any more. `rows` are rows of USER tables, `logs` are
+    files of STREAM tables.
+    """
+
+    deleted: str
+    user_removed: bool
+    rows: int = 0
+    logs: int = 0
+    tables: list[str] = msgspec.field(default_factory=list)
 
 
 class UserPage(WireStruct):

@@ -16,10 +16,13 @@ from tidegate.sdk.types import (
     TenantDict,
     TenantQuotaDict,
     TokenDict,
+    UserDeleteDict,
     UserDict,
     UserQuotaDict,
 )
 
+# Rows are removed before the answer; millions take minutes.
+ERASE_SECONDS_MAX = 3_600.0
 Lifetime = float | Literal["default"] | None
 Tokens = list[TokenDict]
 
@@ -70,11 +73,16 @@ class UsersClient:
         """List users."""
         return list_all(self._transport, "/users", "users")
 
-    def add(self, name: str, roles: Sequence[str] | None = None) -> UserDict:
-        """Add a user, a writer unless roles are named (`reader`, `writer`, `admin` or their full names)."""
+    def add(self, name: str, roles: Sequence[str] | None = None, *, take_rows: bool = False) -> UserDict:
+        """Add a user, a writer unless roles are named (`reader`, `writer`, `admin` or their full names).
+
+        A name that has rows from before is UserHasRows, unless the user is to take them.
+        """
         body: dict[str, Any] = {"name": name}
         if roles is not None:
             body["roles"] = [*roles]
+        if take_rows:
+            body["takeRows"] = True
         added: UserDict = self._transport.call(create("/users", body))
         return added
 
@@ -105,9 +113,17 @@ class UsersClient:
         quota: UserQuotaDict = self._transport.call(patch(f"/users/{quoted(name)}/quota", {**limits}))
         return quota
 
-    def remove(self, name: str) -> None:
-        """Remove a user; their tokens end at once."""
-        self._transport.call(delete(f"/users/{quoted(name)}"))
+    def remove(self, name: str, *, with_rows: bool = False) -> UserDeleteDict:
+        """Remove a user; their tokens end at once. Their rows in USER and STREAM tables go only if told.
+
+        With rows, the call may be repeated: it removes what is left, also of a user who is gone.
+        """
+        path = f"/users/{quoted(name)}"
+        request = delete(path)
+        if with_rows:
+            request = delete(f"{path}?withRows=true", wait_seconds=ERASE_SECONDS_MAX)
+        removed: UserDeleteDict = self._transport.call(request)
+        return removed
 
     def make_token(
         self, name: str, *, label: str = "", lifetime_seconds: Lifetime = "default"

@@ -105,7 +105,7 @@ async def run_sql(request: HttpRequest) -> Response:
     for number, (statement, params) in enumerate(zip(statements, shares, strict=True)):
         try:
             step = await run.plan(statement, params, is_long=is_long)
-            last = await run.execute(step, alone=len(statements) == 1)
+            last = await run.execute(step, statement, alone=len(statements) == 1)
         except TidegateError as problem:
             _hint_at_topic(runtime, request.tenant, statement, problem)
             with statement_errors(body.sql, statements, number):
@@ -176,7 +176,7 @@ async def _run_arrow(request: HttpRequest, began: float) -> Response:
 
     step = await runtime.threads.read(plan)
     run.note_acting(statements[0])
-    part = await run.execute(step, alone=True)
+    part = await run.execute(step, statements[0], alone=True)
     if isinstance(part, Response):
         return part
     took_ms = round((runtime.clock.monotonic_seconds() - began) * 1000, 3)
@@ -212,11 +212,14 @@ class _StatementRun:
             notes = self._runtime.audit_notes
             notes.executed_as(self.caller.principal, statement.user, kind, request.place)
 
-    async def execute(self, step: Step, *, alone: bool) -> bytes | Response:
+    async def execute(self, step: Step, statement: Statement, *, alone: bool) -> bytes | Response:
         """Run a step; return its part of the answer, or the whole answer where it is the only one."""
         try:
             self._check_quotas(step)
-            part = await self._execute(step, alone=alone)
+            if step.table is not None and step.table.is_scoped:
+                part = await self._execute_write(step, statement, alone=alone)
+            else:
+                part = await self._execute(step, alone=alone)
         except TidegateError as problem:
             self._count_failure(step.kind, problem)
             raise
@@ -233,6 +236,17 @@ class _StatementRun:
             quotas.take_published(self._request.principal, step.published_bytes)
         if quotas.limits_disk and step.change is None and step.kind in GROWING_KINDS:
             quotas.check_disk(self._request.tenant)
+
+    async def _execute_write(self, step: Step, statement: Statement, *, alone: bool) -> bytes | Response:
+        """Run a step that writes a user's rows; refused if the token ended, or while they are removed."""
+        self._request.check_alive()
+        user = statement.user if isinstance(statement, ExecuteAs) else self.caller.principal.user
+        owners, owner = self._runtime.row_owners, (self._request.tenant, user)
+        owners.begin_write(owner)
+        try:
+            return await self._execute(step, alone=alone)
+        finally:
+            owners.end_write(owner)
 
     async def _execute(self, step: Step, *, alone: bool) -> bytes | Response:
         if step.change is not None:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from tidegate.catalog.accounts import User
 from tidegate.catalog.idempotency import IdempotencyKey
 from tidegate.catalog.tokens import LABEL_CHARS_MAX, LIFETIME_SECONDS_MAX, IssuedToken, Token
-from tidegate.errors import RequestInvalid
+from tidegate.errors import NotReady, RequestInvalid, UserNotFound
 from tidegate.model.access import Role, parse_role
+from tidegate.model.names import check_user_name
 from tidegate.model.times import format_time
 from tidegate.model.wire.accounts import (
     MeResponse,
@@ -21,10 +22,10 @@ from tidegate.model.wire.accounts import (
     RevokeResponse,
     TokenPage,
     TokenResponse,
+    UserDeleteResponse,
     UserPage,
     UserResponse,
 )
-from tidegate.model.wire.struct import DeleteResponse
 from tidegate.server.http.idempotency import CatalogChange, change_once
 from tidegate.server.http.request import HttpRequest, format_optional_time
 from tidegate.server.http.responses import json_answer
@@ -33,6 +34,7 @@ from tidegate.server.http.responses import json_answer
 ROLES_MAX = 16
 ROLE_CHARS_MAX = 80
 DAY_SECONDS = 86_400
+ROWS_DELETED = "user.delete_rows"  # in the audit trail
 
 RoleNames = Annotated[
     list[Annotated[str, Meta(max_length=ROLE_CHARS_MAX)]], Meta(min_length=1, max_length=ROLES_MAX)
@@ -45,6 +47,7 @@ class NewUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
     name: str
     roles: RoleNames = msgspec.field(default_factory=lambda: ["writer"])
+    take_rows: bool = False
 
 
 class UserChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -88,10 +91,18 @@ async def list_users(request: HttpRequest) -> Response:
 
 
 async def create_user(request: HttpRequest) -> Response:
-    """Create a user of the tenant, durable on return; without a token nobody can sign in as this user."""
+    """Create a user of the tenant, durable on return; without a token nobody can sign in as this user.
+
+    A name that has rows in USER or STREAM tables is refused, unless the user is to take these rows.
+    """
     body = await request.json(_new_user)
-    accounts = request.runtime.catalog.accounts
-    change = partial(accounts.add_user, request.actor(), request.tenant, body.name, _roles(body.roles))
+    runtime, tenant, name = request.runtime, request.tenant, check_user_name(body.name)
+    runtime.row_owners.check((tenant, name))
+    tables: list[str] = []
+    if not body.take_rows:
+        tables = await runtime.threads.upkeep(runtime.tables.erasure.tables_with_rows, tenant, name)
+    add = partial(runtime.catalog.accounts.add_user, tables_with_rows=tables)
+    change = partial(add, request.actor(), tenant, name, _roles(body.roles))
     return await change_once(request, CatalogChange(change, _user))
 
 
@@ -125,11 +136,47 @@ async def change_user(request: HttpRequest) -> Response:
 
 
 async def delete_user(request: HttpRequest) -> Response:
-    """Delete a user, and end every token of theirs."""
-    runtime, name = request.runtime, request.params["user"]
+    """Delete a user, and end every token of theirs; with `withRows=true` their rows are removed, too.
+
+    With rows, a user who was deleted before is no error: the rows that are still there are removed.
+    """
+    request.check_query()
+    name = request.params["user"]
+    if request.choice("withRows", ("true", "false")) == "true":
+        return await _delete_with_rows(request, check_user_name(name))
+    await _delete_account(request, name)
+    return json_answer(UserDeleteResponse(name, user_removed=True))
+
+
+async def _delete_account(request: HttpRequest, name: str) -> None:
+    runtime = request.runtime
     await runtime.threads.catalog(runtime.catalog.accounts.remove_user, request.actor(), request.tenant, name)
     await runtime.tokens.refresh()
-    return json_answer(DeleteResponse(name))
+
+
+async def _delete_with_rows(request: HttpRequest, name: str) -> Response:
+    runtime, owner, user_removed = request.runtime, (request.tenant, name), True
+
+    def pause() -> None:
+        if runtime.stopping:
+            raise NotReady(reason="it is stopping; the same call removes the rest of the rows")
+
+    # 1. from here on nobody writes rows of this user
+    async with runtime.row_owners.erasing(owner):
+        # 2. the user and their tokens; a call that was interrupted has removed them before
+        try:
+            await _delete_account(request, name)
+        except UserNotFound:
+            user_removed = False
+        # 3. the statements that were let in before
+        await runtime.row_owners.wait_idle(owner)
+        # 4. the rows
+        async with runtime.audited(request.actor(), ROWS_DELETED, f"user/{name}") as outcome:
+            erased = await runtime.threads.upkeep(runtime.tables.erasure.erase, *owner, pause)
+            outcome |= {"rows": erased.rows, "logs": erased.logs, "tables": list(erased.tables)}
+    return json_answer(
+        UserDeleteResponse(name, user_removed, rows=erased.rows, logs=erased.logs, tables=list(erased.tables))
+    )
 
 
 async def list_tokens(request: HttpRequest) -> Response:

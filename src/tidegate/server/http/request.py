@@ -140,16 +140,8 @@ class HttpRequest:
         return Actor(self.tenant, self.principal.full_name, self.id)
 
     def page(self) -> PageRequest:
-        """Return the requested page of a list; raise for a query parameter that the list does not have.
-
-        A filter whose name is misspelled would show everything, and look as if everything matched.
-        """
-        query = self.query
-        known = self.endpoint.query if self.endpoint is not None else ()
-        for name in query:
-            if name not in known:
-                reason = f"This list has no parameter '{shorten(name)}'."
-                raise RequestInvalid(reason=reason, hint=f"It has {', '.join(known)}.")
+        """Return the requested page of a list; raise for a query parameter that the list does not have."""
+        query = self.check_query()
         most = self.runtime.settings.server.page_rows_max
         text = query.get("limit", str(min(PAGE_ROWS, most)))
         if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
@@ -157,6 +149,19 @@ class HttpRequest:
                 reason=f"limit is 1 to {most}.", hint="Read in pages: continue with 'after'."
             )
         return PageRequest(query.get("after") or None, int(text))
+
+    def check_query(self) -> dict[str, str]:
+        """Return the query parameters; raise for one that the endpoint does not have.
+
+        A filter whose name is misspelled would show everything, and look as if everything matched.
+        """
+        query = self.query
+        known = self.endpoint.query if self.endpoint is not None else ()
+        for name in query:
+            if name not in known:
+                reason = f"There is no parameter '{shorten(name)}' here."
+                raise RequestInvalid(reason=reason, hint=f"There is {', '.join(known)}.")
+        return query
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
         """Return a query parameter that must be one of `known`, or None where it is missing."""

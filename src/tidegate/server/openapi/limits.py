@@ -70,6 +70,12 @@ _LEASE: Schema = {
     "pattern": r"^(0|[1-9][0-9]{0,8})\.[0-9a-f]{16}([0-9a-f]{16})?\.(0|[1-9][0-9]{0,17})$",
     "examples": [_LEASE_EXAMPLE],
 }
+_WITH_ROWS: Schema = {
+    "type": "string",
+    "enum": ["true", "false"],
+    "default": "false",
+    "description": "Whether the user's rows in USER and STREAM tables are removed, too.",
+}
 _BY_PARTITION: Schema = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}, "examples": [{"0": 5}]}
 _ENDS: Schema = {"enum": ["earliest", "latest"]}
 
@@ -113,6 +119,7 @@ def query_parameters(settings: Settings) -> dict[str, Schema]:
             "enum": list(JOB_STATES),
             "description": "Only jobs in this state.",
         },
+        "withRows": _WITH_ROWS,
         "code": {"type": "string", "description": "The code of a one-time link."},
         "producerId": {
             "type": "string",

@@ -31,6 +31,7 @@ from tidegate.server.access.admission import Admission, HeldResponses
 from tidegate.server.access.audit_notes import AuditNotes
 from tidegate.server.access.auth import TokenCache
 from tidegate.server.access.quotas import Quotas
+from tidegate.server.runtime.row_owners import RowOwners
 from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
 from tidegate.server.runtime.tenant_disk import TenantDisks
 from tidegate.server.runtime.tenant_lakes import TenantLakes
@@ -84,6 +85,7 @@ class Runtime:
     held_responses: HeldResponses = field(default_factory=HeldResponses)
     tenant_disks: TenantDisks = field(default_factory=TenantDisks)
     _quota_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    row_owners: RowOwners = field(default_factory=RowOwners)
     worker: ReceivedReport | None = None
     stopping: bool = False
     url: str = ""
@@ -130,15 +132,16 @@ class Runtime:
     @asynccontextmanager
     async def audited(
         self, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None
-    ) -> AsyncIterator[None]:
+    ) -> AsyncIterator[dict[str, Any]]:
         """Record in the audit trail who does what, before the work and with its outcome after it.
 
-        A crash in between leaves the event 'started'.
+        Yields details to be added to the outcome. A crash in between leaves the event 'started'.
         """
         audit = self.catalog.audit
         event = await self.threads.catalog(audit.begin, actor, action, subject, details or {})
+        more: dict[str, Any] = {}
         try:
-            yield
+            yield more
         except TidegateError as problem:
             await self._finish_event(event, "failed", {"error": problem.code})
             raise
@@ -146,7 +149,7 @@ class Runtime:
             # Cancelled by a stop: whether the work was done is not known here.
             log.warning("audit event stays started event=%d action=%s subject=%s", event, action, subject)
             raise
-        await self._finish_event(event, "done", {})
+        await self._finish_event(event, "done", more)
 
     async def _finish_event(
         self, event: int, outcome: Literal["done", "failed"], details: dict[str, Any]

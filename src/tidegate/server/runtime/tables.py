@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.paging import PageRequest
 from tidegate.errors import TableChanged, TableNotFound
+from tidegate.ingest.row_erasure import RowErasure
 from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.live.hub import LiveHub
 from tidegate.model.access import Operation
@@ -84,6 +85,7 @@ class TableRuntime:
     runner: StatementRunner
     live: LiveSource
     defining: DdlPlanner
+    erasure: RowErasure
 
     def stream_tables(self) -> list[Table]:
         """Return the STREAM tables of all tenants."""
@@ -177,7 +179,8 @@ def open_tables(
     committer.when_reopened(directory.reload)
     committer.when_reopened(hub.forget_all)
     _forget_dropped_streams(directory, streams, home)
-    return TableRuntime(directory, store, streams, hub, runner, live, defining)
+    erasure = RowErasure((directory, store, streams), rows, appends, engine, committer)
+    return TableRuntime(directory, store, streams, hub, runner, live, defining, erasure)
 
 
 def _forget_dropped_streams(directory: TableDirectory, streams: StreamStore, home: Home) -> None:
