@@ -25,6 +25,7 @@ TidegateError
 │   │   ├── SettingInvalid          422  a setting that is unknown, of a wrong type or out of bounds
 │   │   ├── SqlInvalid              422  the statement does not parse, bind or run
 │   │   ├── SqlUnsupported          422  a statement this version does not run
+│   │   ├── QueryMemory             422  a statement that needs more memory than the setting allows
 │   │   ├── ValueInvalid            422  a value that its column does not take
 │   │   ├── StateInvalid            422  an operator or a state that cannot be
 │   │   └── StateOutsideKey         422  keyed state, used while there is no key
@@ -86,6 +87,7 @@ TidegateError
 │   ├── CatalogUnavailable          503  the catalog's database does not answer
 │   ├── SparkGone                   503  the Java process of the worker ended by itself
 │   ├── QueryTimeout                504  a statement ran longer than the setting allows
+│   ├── QueryCrashed                500  the process that ran a statement ended by itself
 │   ├── StorageFull                 507  no room on the disk; nothing was written
 │   ├── StorageFailed               500  the disk refused a read or a write
 │   ├── BatchTaken                  503  another attempt of a task committed the batch first

@@ -117,6 +117,12 @@ class SqlUnsupported(RequestInvalid):
     default_hint = "docs/reference/sql.md lists every statement."
 
 
+class QueryMemory(RequestInvalid):
+    code = "QUERY_MEMORY"
+    template = "The statement needs more than {memory_mb} MB of memory and was stopped."
+    default_hint = "Ask for less at a time, or raise query.memory_mb."
+
+
 class ValueInvalid(RequestInvalid):
     code = "VALUE_INVALID"
     template = "{place}: {reason}."

@@ -42,6 +42,13 @@ class QueryTimeout(Unavailable):
     default_hint = "Narrow the time range, or raise query.timeout_seconds."
 
 
+class QueryCrashed(Unavailable):
+    code = "QUERY_CRASHED"
+    status = 500
+    template = "The process that ran the statement failed: {reason}."
+    default_hint = "Other statements are not affected. If the same statement does it again, report it."
+
+
 class StorageFull(Unavailable):
     code = "STORAGE_FULL"
     status = 507

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidegate.errors import (
     NotReady,
+    QueryMemory,
     QueryTimeout,
     RequestInvalid,
     SqlInvalid,
@@ -25,7 +26,8 @@ from tidegate.errors import (
     TableNotFound,
 )
 from tidegate.query.duckdb.engine import LakeQuery
-from tidegate.query.duckdb.session import QueryLimits, Stopper
+from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
+from tidegate.query.processes.watch import Stopper
 from tidegate.storage.lake.tables import Lake
 
 
@@ -143,7 +145,7 @@ def test_names_are_case_insensitive_and_may_be_joined_with_themselves(query: Lak
         ("SELECT $2", (1, 2), "not $1"),
         ("SELECT $name", (1,), "named parameters"),
         ("SELECT ?", (2**200,), "too large"),
-        ("SELECT ?", ("\ud800",), "UTF-8"),
+        ("SELECT ?", ("\ud800",), "not Unicode"),
         ("SELECT ?", (object(),), "object"),
         ("SELECT '\ud800'", (), "not Unicode"),
         ("SELECT a FROM lake.t WHERE a = ?", (object(),), "object"),
@@ -238,7 +240,7 @@ def test_too_many_rows_are_refused_with_a_hint(query: LakeQuery) -> None:
 
 def test_too_much_memory_is_refused_with_a_hint(root: Path) -> None:
     query = LakeQuery(Lake(root), QueryLimits(memory_mb=64))
-    with pytest.raises(SqlInvalid) as caught:
+    with pytest.raises(QueryMemory) as caught:
         query.run(
             "SELECT count(*) FROM (SELECT DISTINCT hash(range), range::VARCHAR || 'x' FROM range(20000000))"
         )
@@ -289,9 +291,22 @@ def test_statements_in_many_threads_do_not_meet(query: LakeQuery, root: Path) ->
     for thread in threads:
         thread.join()
     assert wrong == []
-    with query._database.session() as cursor:
-        attached = cursor.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchall()
-    assert attached == [(2,)], "sessions leave nothing behind"
+
+
+def test_sessions_leave_nothing_behind() -> None:
+    database = LakeDatabase()
+    for has_views in (True, False, False, True):
+        with database.session() as cursor:
+            assert cursor.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall() == [
+                (0,)
+            ]
+            attached = cursor.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchall()
+            assert attached == [(2,)]
+            if has_views:
+                cursor.execute("CREATE VIEW lake.v AS SELECT 1")
+                cursor.execute("CREATE SCHEMA other")
+            database.has_views = has_views
+    database.close()
 
 
 def test_files_that_vanish_with_their_version_are_read_anew(query: LakeQuery, root: Path) -> None:

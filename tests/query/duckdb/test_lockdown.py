@@ -13,6 +13,7 @@ from tests.query.bench import Bench
 from tidegate.errors import RequestRefused
 from tidegate.model.tables import TableKind
 from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
 from tidegate.query.duckdb.views import SessionViews
 from tidegate.query.scans.source import ScanBudget, ScanRequest
 
@@ -125,16 +126,17 @@ def test_attacks_are_refused(query: LakeQuery, root: Path, attack: str) -> None:
         "SELECT * FROM secret_frame",
     ],
 )
-def test_the_database_itself_is_locked_should_a_statement_get_through(
-    query: LakeQuery, root: Path, sql: str
-) -> None:
+def test_the_database_itself_is_locked_should_a_statement_get_through(root: Path, sql: str) -> None:
     file, sibling = root.parent / "secret.csv", root.parent / "lake2" / "secret.csv"
     sibling.parent.mkdir()
     for place in (file, sibling):
         place.write_text(SECRET)
     secret_frame = pa.table({"a": [SECRET]})
-    with query._database.session() as cursor, pytest.raises(duckdb.Error):
+    database = LakeDatabase()
+    database.confine(root, QueryLimits())
+    with database.session() as cursor, pytest.raises(duckdb.Error):
         cursor.execute(sql.format(file=file, root=root, sibling=sibling)).fetchall()
+    database.close()
     assert secret_frame.num_rows == 1
     assert file.read_text() == SECRET
 
@@ -200,7 +202,8 @@ def test_names_that_a_statement_defines_itself_are_there(bench: Bench) -> None:
 def test_rows_registered_in_one_session_are_seen_in_no_other(bench: Bench) -> None:
     table = bench.create("chat.messages", TableKind.USER, {"id": "BIGINT", "text": "TEXT"}, ["id"])
     bench.insert(table, [(1, SECRET)])
-    database = bench.query._database
+    database = LakeDatabase()
+    database.confine(bench.root, QueryLimits())
     with database.session() as mine, database.session() as other:
         source = bench.source()
         found = source.find("chat", "messages")

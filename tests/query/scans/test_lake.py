@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tidegate.errors import TidegateError
 from tidegate.query.duckdb.engine import LakeQuery
-from tidegate.query.duckdb.session import QueryLimits
-from tidegate.query.scans.lake import bound_table, prune
+from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
+from tidegate.query.scans.lake import bound_table, choose_files, find_file_tests
 from tidegate.query.scans.pushdown import find_bounds
 from tidegate.storage.lake.tables import Lake
 
@@ -185,9 +185,12 @@ def test_pruned_answers_equal_answers_from_all_files(
 
 def chosen(query: LakeQuery, sql: str, *params: Any) -> int:
     """Count the files that are read."""
-    view = query._lake.view("t")
-    with query._database.session() as cursor:
-        files = prune(cursor, view, sql, params)
+    view, database = query._lake.view("t"), LakeDatabase()
+    with database.session() as cursor:
+        tests = find_file_tests(cursor, "t", view.columns, sql, params)
+        if tests is None:
+            return view.file_count
+        files = choose_files(cursor, view.files.select(tests.columns), tests.tests, params)
     return view.file_count if files is None else len(files)
 
 
@@ -250,7 +253,7 @@ def test_what_is_odd_reads_all_files(query: LakeQuery, sql: str) -> None:
 
 def test_the_order_of_question_marks_is_that_of_the_text(query: LakeQuery) -> None:
     sql = "SELECT ? AS x, * FROM lake.t WHERE s <> ? AND seq = ? AND '?' <> ? LIMIT ?"
-    bounds = find_bounds(sql, bound_table(query._lake.view("t")), 5)
+    bounds = find_bounds(sql, bound_table("t", query._lake.view("t").columns), 5)
     assert [(b.column, b.constants[0].sql) for b in bounds] == [("seq", "$3")]
     found = query.run(sql, ["first", "none", 8, "x", 10]).json_rows()
     assert [row[-1] for row in found] == [8]

@@ -129,10 +129,6 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> AnalyzedSele
         raise SqlInvalid(
             reason=f"it is longer than {QUERY_CHARS_MAX} characters.", hint="Bind values as parameters."
         )
-    try:
-        sql.encode()
-    except UnicodeEncodeError as error:
-        raise SqlInvalid(reason=f"it is not Unicode text: {error}") from error
     parsed = _only_select(cursor, sql)
     count = _count_parameters(parsed.named_parameters, params)
     try:
@@ -191,7 +187,7 @@ def _only_select(cursor: Any, sql: str) -> Any:
     try:
         statements = cursor.extract_statements(sql)
     except duckdb.Error as error:
-        refused = TextRefused(error, sql)
+        refused = TextRefused.of(error, sql)
         raise sql_invalid(refused, sql, refused.span) from refused
     if not statements:
         raise SqlInvalid(reason="it is empty.", hint="Write a SELECT.")

@@ -1,4 +1,4 @@
-"""SELECT in DuckDB, over the lake and over tables.
+"""SELECT in DuckDB, over the lake and over tables: the server's half; DuckDB runs in a child process.
 
 A statement sees one version of each lake table that it names, the newest when it began, and one snapshot of
 all tables in the engine. The steps: check the text, check what the caller may read, look up the tables, find
@@ -16,26 +16,35 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, StorageCorrupt, TableNotFound, TidegateError
+from tidegate.errors import (
+    NotReady,
+    QueryMemory,
+    RequestInvalid,
+    StorageCorrupt,
+    TableNotFound,
+    TidegateError,
+)
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
-from tidegate.query.duckdb.analysis import AnalyzedSelect, read_statement, sql_invalid
-from tidegate.query.duckdb.error_positions import TextRefused
+from tidegate.query.duckdb.analysis import AnalyzedSelect, sql_invalid
+from tidegate.query.duckdb.error_positions import EngineError, TextRefused
 from tidegate.query.duckdb.explain import ExplainedTable, explain_answer, explain_files, explain_table
+from tidegate.query.duckdb.messages import ResultColumns
+from tidegate.query.duckdb.remote import StatementSession, open_statement, owner_of, query_pool
 from tidegate.query.duckdb.result import QueryAnswer
-from tidegate.query.duckdb.session import LakeDatabase, QueryLimits, Watch
-from tidegate.query.duckdb.views import SessionViews
-from tidegate.query.scans.lake import prune, scan_sql
-from tidegate.query.scans.pushdown import find_comparisons
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.processes.pool import ProcessPool
+from tidegate.query.processes.watch import Watch
+from tidegate.query.scans.lake import scan_sql
 from tidegate.query.scans.source import BYTES_PER_MB, ScanBudget, ScanPlan, ScanRequest, SourceTable
 from tidegate.query.scans.visible_tables import VisibleTables
 from tidegate.storage.lake.tables import Lake, TableView
 from tidegate.tables.validation import near_names
 
-BATCH_ROWS = 10_000  # rows between two checks of the limits
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
 ATTEMPTS_MAX = 3
 LAKE = "lake"
+_MEMORY_ERRORS = frozenset({"OutOfMemoryException", "ArrowMemoryError", "MemoryError"})
 
 Check = Callable[[frozenset[tuple[str, str]]], None]
 
@@ -70,7 +79,6 @@ class _ReadPlan:
     statement: AnalyzedSelect
     files: list[_FileScan]
     tables: list[tuple[SourceTable, ScanPlan]]
-    views: SessionViews
 
     @property
     def is_small(self) -> bool:
@@ -86,10 +94,14 @@ class _ReadPlan:
 class LakeQuery:
     """Runs statements over one lake and what each caller may see; methods may be called from any thread."""
 
-    def __init__(self, lake: Lake, settings: QueryLimits | None = None) -> None:
+    def __init__(
+        self, lake: Lake, settings: QueryLimits | None = None, pool: ProcessPool | None = None
+    ) -> None:
+        """Without a pool, the one of this process is used."""
         self._lake = lake
         self._settings = settings or QueryLimits()
-        self._database = LakeDatabase(lake.root, self._settings)
+        self._pool = pool or query_pool()
+        self._owner = owner_of(lake.root, self._settings)
         self._watches: set[Watch] = set()
 
     def run(
@@ -109,7 +121,8 @@ class LakeQuery:
         the newest n rows of the one table can be part of the answer. The source stays open.
 
         Raises SqlInvalid, SqlUnsupported, TableNotFound, RequestInvalid (too many rows), QueryTimeout,
-        StorageCorrupt (a file of the table is damaged or missing), and the error of the context's Stopper.
+        QueryMemory, QueryCrashed, StorageCorrupt (a file of the table is damaged or missing), and the error
+        of the context's Stopper.
         """
         most = self._settings.rows_max if rows_max is None else rows_max
         request = _SelectRequest(sql, list(params), source, last, check, pruning, most)
@@ -137,14 +150,17 @@ class LakeQuery:
         """Return a row for each table of a SELECT: how it would be read. Reads none. Errors as of `run`."""
         request = _SelectRequest(sql, list(params), source, last, check)
         scans: list[_FileScan] = []
-        with self._session() as (cursor, watch), self._translated(scans, watch):
-            reads = self._plan(cursor, request, scans)
-            self._bind_columns(cursor, reads, request.params)
+        with self._session(request) as session, self._translated(scans, session):
+            reads = self._plan(session, request, scans)
+            self._bind_columns(session, reads)
             statement = reads.statement
             tables: list[ExplainedTable] = [
-                explain_files(statement, scan.view, scan.chosen) for scan in reads.files
+                explain_files(statement, scan.view, scan.chosen, session.file_filter(scan.view))
+                for scan in reads.files
             ]
-            tables += [explain_table(statement, table, plan) for table, plan in reads.tables]
+            tables += [
+                explain_table(table, plan, session.table_filter(table)) for table, plan in reads.tables
+            ]
             return explain_answer(tables)
 
     def interrupt(self) -> None:
@@ -153,72 +169,68 @@ class LakeQuery:
             watch.stop(NotReady(reason="it is stopping"))
 
     def close(self) -> None:
-        """Release the database; statements that run meanwhile fail."""
-        self._database.close()
+        """End the processes that wait for a statement over this lake."""
+        self._pool.drop(self._owner)
 
     @contextmanager
-    def _session(self) -> Iterator[tuple[Any, Watch]]:
-        with self._database.session() as cursor, Watch(cursor, self._settings.timeout_seconds) as watch:
-            self._watches.add(watch)
-            try:
-                yield cursor, watch
-            finally:
-                self._watches.discard(watch)
+    def _session(self, request: _SelectRequest) -> Iterator[StatementSession]:
+        watch = Watch(self._pool.seconds, self._settings.timeout_seconds)
+        self._watches.add(watch)
+        try:
+            with open_statement(self._pool, self._owner, watch, request.params) as session:
+                yield session
+        finally:
+            self._watches.discard(watch)
 
     @contextmanager
-    def _translated(self, scans: list[_FileScan], watch: Watch) -> Iterator[None]:
+    def _translated(self, scans: list[_FileScan], session: StatementSession) -> Iterator[None]:
         """Translate errors of DuckDB and Arrow into Tidegate errors; their cause is a TextRefused."""
-        import duckdb
-
         try:
             yield
         except TextRefused as refused:
-            watch.check()
+            session.check()
             raise self._translate(refused, scans) from refused
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            watch.check()
+        except (EngineError, pa.ArrowException, OSError) as error:
+            session.check()
             # It is about a text that we wrote, or about none.
-            text_refused = TextRefused(error, "")
+            text_refused = TextRefused.of(error, "")
             text_refused.__cause__ = error
             raise self._translate(text_refused, scans) from text_refused
 
     def _run_once(self, request: _SelectRequest, scans: list[_FileScan]) -> QueryAnswer:
-        with self._session() as (cursor, watch):
-            with self._translated(scans, watch):
-                reads = self._plan(cursor, request, scans)
+        with self._session(request) as session:
+            with self._translated(scans, session):
+                reads = self._plan(session, request, scans)
                 if not reads.is_small:
-                    self._bind_columns(cursor, reads, request.params)  # so that what cannot run reads nothing
-            watch.check()
-            budget = ScanBudget(watch.check, self._settings.memory_mb)
+                    self._bind_columns(session, reads)  # so that what cannot run reads nothing
+            session.check()
+            budget = ScanBudget(session.check, self._settings.memory_mb)
             warnings: list[str] = []
             for table, plan in reads.tables:
                 scanned = table.scan(plan, budget)
                 warnings += scanned.warnings
-                reads.views.show_rows(table, scanned.rows)
-            with self._translated(scans, watch):
-                watch.check()
-                return self._collect(cursor, reads, request, watch, warnings)
+                session.show_rows(table, scanned.rows)
+            with self._translated(scans, session):
+                return self._collect(session, reads, request, warnings)
 
-    def _plan(self, cursor: Any, request: _SelectRequest, scans: list[_FileScan]) -> _ReadPlan:
+    def _plan(self, session: StatementSession, request: _SelectRequest, scans: list[_FileScan]) -> _ReadPlan:
         """Check the statement, look up its tables, create views of files, and plan how to read the rest."""
-        statement = read_statement(cursor, request.sql, request.params)
+        statement = session.analyze(request.sql)
         if request.check is not None:
             request.check(frozenset(statement.tables))
         found = self._find(statement, request.source)
-        views = SessionViews(cursor)
         for (namespace, name), uses in statement.tables.items():
             if namespace == LAKE:
-                params = request.params if uses == 1 and request.pruning else None
                 try:
-                    scans.append(self._choose_files(cursor, statement, name, params))
+                    scans.append(self._choose_files(session, name, pruning=uses == 1 and request.pruning))
                 except TableNotFound as error:
                     raise self._unknown(f"{LAKE}.{name}", request.source) from error
-                views.show_files(name, scans[-1].select)
+                session.show_files(name, scans[-1].select)
         tables = [
-            (table, table.access(_scan_request(cursor, request, statement, place, table)))
+            (table, table.access(_scan_request(session, request, statement, place, table)))
             for place, table in found.items()
         ]
-        return _ReadPlan(statement, scans, tables, views)
+        return _ReadPlan(statement, scans, tables)
 
     def _find(
         self, statement: AnalyzedSelect, source: VisibleTables | None
@@ -241,57 +253,44 @@ class LakeQuery:
         known = [f"{LAKE}.{name}" for name in self._lake.names()] + own
         return TableNotFound(table=shorten(full_name), known=near_names(full_name, known))
 
-    def _choose_files(
-        self, cursor: Any, statement: AnalyzedSelect, name: str, params: list[Any] | None
-    ) -> _FileScan:
-        """Return the newest version of a table and the files to read: without parameters, all of them."""
+    def _choose_files(self, session: StatementSession, name: str, *, pruning: bool) -> _FileScan:
+        """Return the newest version of a table and the files to read: without pruning, all of them."""
         view = self._lake.view(name)
-        chosen = None if params is None else prune(cursor, view, statement.sql, params)
+        chosen = session.choose_files(view) if pruning else None
         return _FileScan(view, chosen, *scan_sql(view, chosen))
 
     def _collect(
-        self, cursor: Any, reads: _ReadPlan, request: _SelectRequest, watch: Watch, warnings: Sequence[str]
+        self, session: StatementSession, reads: _ReadPlan, request: _SelectRequest, warnings: Sequence[str]
     ) -> QueryAnswer:
+        try:
+            with _of_text(reads.statement):
+                columns, rows = session.run()
+        except TextRefused as refused:
+            error = refused.__cause__
+            if reads.is_narrow and isinstance(error, EngineError) and error.kind == "BinderException":
+                raise _ColumnMissed from refused
+            raise
+        parts: list[pa.Table] = []
+        row_count = size_bytes = 0
         with _of_text(reads.statement):
-            return self._collected(self._bind(cursor, reads, request.params), reads, request, watch, warnings)
-
-    def _collected(
-        self, result: Any, reads: _ReadPlan, request: _SelectRequest, watch: Watch, warnings: Sequence[str]
-    ) -> QueryAnswer:
-        type_names = _type_names([str(kind) for kind in result.types], result.columns, reads)
-        batches, row_count, size_bytes = [], 0, 0
-        with result.to_arrow_reader(BATCH_ROWS) as reader:
-            for batch in reader:
-                watch.check()
-                row_count += batch.num_rows
-                size_bytes += batch.nbytes
+            for part in rows:
+                row_count += part.num_rows
+                size_bytes += part.nbytes
                 if row_count > request.rows_max:
                     raise _too_large(f"{request.rows_max:,} rows", "query.rows_max")
                 if size_bytes > self._settings.memory_mb * BYTES_PER_MB:
                     raise _too_large(f"{self._settings.memory_mb:,} MB", "query.memory_mb")
-                batches.append(batch)
-            return QueryAnswer(pa.Table.from_batches(batches, schema=reader.schema), type_names, warnings)
+                parts.append(part)
+        return QueryAnswer(pa.concat_tables(parts), _type_names(columns, reads), warnings)
 
-    def _bind_columns(self, cursor: Any, reads: _ReadPlan, params: list[Any]) -> None:
+    def _bind_columns(self, session: StatementSession, reads: _ReadPlan) -> None:
         for table, _ in reads.tables:
-            reads.views.show_columns(table)
+            session.show_columns(table)
         with _of_text(reads.statement):
-            _bound(cursor, reads.statement, params)
-
-    def _bind(self, cursor: Any, reads: _ReadPlan, params: list[Any]) -> Any:
-        import duckdb
-
-        try:
-            return _bound(cursor, reads.statement, params)
-        except duckdb.BinderException as error:
-            if reads.is_narrow:
-                raise _ColumnMissed from error
-            raise
+            session.bind()
 
     def _translate(self, refused: TextRefused, scans: list[_FileScan]) -> Exception:
         """Return our error for one of DuckDB's: about a table's file, about memory, else about the text."""
-        import duckdb
-
         error, message = refused.__cause__, refused.message
         paths = [path for scan in scans for path in scan.paths]
         lost = [path for path in paths if not Path(path).exists()]
@@ -300,27 +299,23 @@ class LakeQuery:
             return _FilesFailed(StorageCorrupt(place=lost[0], reason="the file is missing"))
         if named:
             return _FilesFailed(StorageCorrupt(place=named[0], reason=message.partition("\n")[0]))
-        if isinstance(error, duckdb.OutOfMemoryException) or message.startswith("Out of Memory"):
-            hint = "Ask for less at a time, or raise query.memory_mb."
-            return SqlInvalid(
-                reason=f"it needs more than {self._settings.memory_mb} MB of memory.", hint=hint
-            )
+        kind = error.kind if isinstance(error, EngineError) else ""
+        if kind in _MEMORY_ERRORS or message.startswith("Out of Memory"):
+            return QueryMemory(memory_mb=self._settings.memory_mb)
         return sql_invalid(refused, refused.text, refused.span)
 
 
 @contextmanager
 def _of_text(statement: AnalyzedSelect) -> Iterator[None]:
     """Raise errors inside as TextRefused, with the text of the statement."""
-    import duckdb
-
     try:
         yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise TextRefused(error, statement.sql) from error
+    except (EngineError, pa.ArrowException, OSError) as error:
+        raise TextRefused.of(error, statement.sql) from error
 
 
 def _scan_request(
-    cursor: Any,
+    session: StatementSession,
     request: _SelectRequest,
     statement: AnalyzedSelect,
     place: tuple[str, str],
@@ -330,34 +325,23 @@ def _scan_request(
     columns = statement.mentioned if request.narrow else None
     if statement.tables[place] != 1 or not request.pruning:
         return ScanRequest(columns)
-    comparisons = find_comparisons(cursor, statement.sql, table, request.params)
+    comparisons = session.comparisons(table)
     return ScanRequest(columns, comparisons, request.last if statement.tables.total() == 1 else None)
 
 
-def _bound(cursor: Any, statement: AnalyzedSelect, params: list[Any]) -> Any:
-    """Return the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
-    import duckdb
-
-    try:
-        return cursor.sql(statement.sql, params=params)
-    except (duckdb.BinderException, duckdb.CatalogException):
-        cursor.execute(statement.sql, params)  # fails in the same way, with the position in the text
-        raise
-
-
-def _type_names(types: list[str], columns: Sequence[str], reads: _ReadPlan) -> list[str]:
+def _type_names(answer: ResultColumns, reads: _ReadPlan) -> list[str]:
     """Return DuckDB's names of the outputs' types, but JSON for an output that is a JSON column as it is."""
     outputs = reads.statement.outputs
     table = next(
         (t for t, _ in reads.tables if outputs and t.full_name == f"{outputs.namespace}.{outputs.name}"), None
     )
     if outputs is None or table is None:
-        return types
-    names = [name.lower() for name in columns] if outputs.columns is None else outputs.columns
+        return answer.types
+    names = [name.lower() for name in answer.names] if outputs.columns is None else outputs.columns
     jsons = {name.lower() for name, kind in table.columns if kind == ColumnType.JSON}
     return [
         "JSON" if kind == "VARCHAR" and name in jsons else kind
-        for name, kind in zip(names, types, strict=True)
+        for name, kind in zip(names, answer.types, strict=True)
     ]
 
 

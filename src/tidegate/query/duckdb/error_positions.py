@@ -27,14 +27,29 @@ _JSON_START = '{"exception_type"'
 Span = tuple[int, int]
 
 
+class EngineError(Exception):
+    """An error of DuckDB or Arrow in the process that ran the statement; `kind` is the name of its class."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class TextRefused(Exception):
     """DuckDB's error about a text; `span` is its position, in characters, if it has one."""
 
-    def __init__(self, error: Exception, text: str) -> None:
-        self.message, location = read_error(error)
-        super().__init__(self.message)
-        self.text = shown_text(text)
-        self.span = None if location is None else _in_characters(text, location)
+    def __init__(self, message: str, text: str, span: Span | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.text = text
+        self.span = span
+
+    @classmethod
+    def of(cls, error: Exception, text: str) -> TextRefused:
+        """Return the error with which a text was refused."""
+        message, location = read_error(error)
+        span = None if location is None else _in_characters(text, location)
+        return cls(message, shown_text(text), span)
 
     @classmethod
     def at(cls, message: str, text: str, location: Span) -> TextRefused:

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from tidegate.query.duckdb.analysis import AnalyzedSelect
 from tidegate.query.duckdb.result import QueryAnswer
-from tidegate.query.scans.lake import bound_table as bound_files
-from tidegate.query.scans.pushdown import BoundTable, bound_table, find_filter
 from tidegate.query.scans.source import ScanPlan, SourceTable, chosen_columns
 from tidegate.storage.lake.tables import TableView
 
@@ -25,19 +23,18 @@ class ExplainedTable(NamedTuple):
     filters: str
 
 
-def explain_files(statement: AnalyzedSelect, view: TableView, chosen: list[int] | None) -> ExplainedTable:
+def explain_files(
+    statement: AnalyzedSelect, view: TableView, chosen: list[int] | None, filters: str
+) -> ExplainedTable:
     """Return how a lake table is read; `chosen` is None for all files."""
     count = view.file_count if chosen is None else len(chosen)
     columns = chosen_columns((column.name for column in view.columns), statement.mentioned)
     access = f"{count} of {view.file_count} files"
-    return ExplainedTable(
-        f"lake.{view.name}", "LAKE", access, ", ".join(columns), _filters(statement, bound_files(view))
-    )
+    return ExplainedTable(f"lake.{view.name}", "LAKE", access, ", ".join(columns), filters)
 
 
-def explain_table(statement: AnalyzedSelect, table: SourceTable, plan: ScanPlan) -> ExplainedTable:
+def explain_table(table: SourceTable, plan: ScanPlan, filters: str) -> ExplainedTable:
     """Return how a table is read."""
-    filters = _filters(statement, bound_table(table))
     return ExplainedTable(table.full_name, table.kind, plan.description, ", ".join(plan.columns), filters)
 
 
@@ -47,7 +44,3 @@ def explain_answer(tables: Sequence[ExplainedTable]) -> QueryAnswer:
     columns: Sequence[Sequence[str]] = list(zip(*tables, strict=True)) if tables else [()] * len(names)
     table = pa.table([pa.array(values, pa.string()) for values in columns], names=list(names))
     return QueryAnswer(table, ["VARCHAR"] * len(names))
-
-
-def _filters(statement: AnalyzedSelect, table: BoundTable) -> str:
-    return find_filter(statement.sql, table, statement.parameter_count)

@@ -16,7 +16,7 @@ from tidegate.model.schemas import ColumnType
 from tidegate.query.duckdb.analysis import ROWS_PREFIX
 from tidegate.query.duckdb.names import SYSTEM, SYSTEM_INSIDE
 from tidegate.query.quoting import quote_name
-from tidegate.query.scans.source import SourceTable
+from tidegate.query.scans.source import TableHeader
 
 
 class SessionViews:
@@ -32,17 +32,17 @@ class SessionViews:
         """Create the view of a lake table."""
         self._cursor.execute(f"CREATE VIEW lake.{quote_name(name)} AS {select}")
 
-    def show_columns(self, table: SourceTable) -> None:
+    def show_columns(self, table: TableHeader) -> None:
         """Create the view of a table's columns, without rows, to bind a statement to."""
         schema = pa.schema([(name, kind.to_arrow()) for name, kind in table.columns])
         self._create(table, schema.empty_table(), table.columns)
 
-    def show_rows(self, table: SourceTable, rows: pa.Table) -> None:
+    def show_rows(self, table: TableHeader, rows: pa.Table) -> None:
         """Create the view of some columns of a table, in place of the one without rows."""
         kinds = dict(table.columns)
         self._create(table, rows, [(name, kinds[name]) for name in rows.column_names])
 
-    def _create(self, table: SourceTable, rows: pa.Table, columns: Sequence[tuple[str, ColumnType]]) -> None:
+    def _create(self, table: TableHeader, rows: pa.Table, columns: Sequence[tuple[str, ColumnType]]) -> None:
         registered = self._registered.setdefault(table.full_name, f"{ROWS_PREFIX}{len(self._registered) + 1}")
         namespace, _, name = table.full_name.partition(".")
         schema = SYSTEM_INSIDE if namespace == SYSTEM else namespace

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -118,15 +118,24 @@ _NUMBER_TYPES = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|D
 _REPLACED = "chr(65533)"  # what a writer puts where it cuts text in the middle of a character
 
 
-def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list[int] | None:
-    """Return the numbers of the files to read, in order, or None for all of them."""
+class FileTests(NamedTuple):
+    """SQL that is true for files that may have a matching row, and the columns of the file table it needs."""
+
+    tests: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def find_file_tests(
+    cursor: Any, name: str, columns: Sequence[LakeColumn], sql: str, params: Sequence[Any]
+) -> FileTests | None:
+    """Return the tests by which a statement excludes files of a lake table; None where it excludes none."""
     import duckdb
 
-    bounds = find_bounds(sql, bound_table(view), len(params))
-    if not bounds or view.file_count == 0:
+    bounds = find_bounds(sql, bound_table(name, columns), len(params))
+    if not bounds:
         return None
     try:
-        return _evaluate(cursor, view, bounds, params)
+        return _tests_of(cursor, columns, bounds, params)
     except (
         duckdb.BinderException,
         duckdb.ConversionException,
@@ -136,30 +145,43 @@ def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list
         return None  # an impossible constant: the statement itself fails, if it gets there
 
 
-def bound_table(view: TableView) -> BoundTable:
-    """Return the table with the columns whose statistics can exclude files."""
-    ordered = frozenset(column.name for column in view.columns if column.ordered_type is not None)
-    return BoundTable("lake", view.name, tuple(column.name for column in view.columns), ordered)
-
-
-def _evaluate(
-    cursor: Any, view: TableView, bounds: list[ColumnBound], params: Sequence[Any]
+def choose_files(
+    cursor: Any, files: pa.Table, tests: Sequence[str], params: Sequence[Any]
 ) -> list[int] | None:
-    kinds = constant_types(cursor, bounds, params)
-    columns = {column.name: column for column in view.columns}
-    tests = [test for bound in bounds if (test := _test(bound, columns[bound.column], kinds)) is not None]
-    if not tests:
-        return None
-    needed = [name for bound in bounds for name in _statistics(columns[bound.column])]
-    files = view.files.select(list(dict.fromkeys(needed)))
-    files = files.append_column("file_number", pa.array(np.arange(view.file_count)))
-    cursor.register("lake_files", files)
+    """Return the numbers of the files that pass the tests, in order, or None for all of them."""
+    import duckdb
+
+    numbered = files.append_column("file_number", pa.array(np.arange(files.num_rows)))
+    cursor.register("lake_files", numbered)
     try:
-        sql = f"SELECT file_number FROM lake_files WHERE {' AND '.join(tests)}"  # noqa: S608
+        sql = f"SELECT file_number FROM lake_files WHERE {' AND '.join(tests)}"  # noqa: S608 - made above
         rows = cursor.execute(sql, used_params(cursor, sql, params)).fetchall()
+    except (
+        duckdb.BinderException,
+        duckdb.ConversionException,
+        duckdb.InvalidInputException,
+        duckdb.OutOfRangeException,
+    ):
+        return None
     finally:
         cursor.unregister("lake_files")
     return sorted(row[0] for row in rows)
+
+
+def bound_table(name: str, columns: Sequence[LakeColumn]) -> BoundTable:
+    """Return the table with the columns whose statistics can exclude files."""
+    ordered = frozenset(column.name for column in columns if column.ordered_type is not None)
+    return BoundTable("lake", name, tuple(column.name for column in columns), ordered)
+
+
+def _tests_of(
+    cursor: Any, columns: Sequence[LakeColumn], bounds: list[ColumnBound], params: Sequence[Any]
+) -> FileTests | None:
+    kinds = constant_types(cursor, bounds, params)
+    known = {column.name: column for column in columns}
+    tests = [test for bound in bounds if (test := _test(bound, known[bound.column], kinds)) is not None]
+    needed = [name for bound in bounds for name in _statistics(known[bound.column])]
+    return FileTests(tuple(tests), tuple(dict.fromkeys(needed))) if tests else None
 
 
 def _test(bound: ColumnBound, column: LakeColumn, kinds: dict[str, str]) -> str | None:

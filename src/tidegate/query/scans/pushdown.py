@@ -23,7 +23,7 @@ from tidegate.model.tables import Value
 from tidegate.model.times import TIME_US_MAX, TIME_US_MIN
 from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, INT_MAX, INT_MIN
 from tidegate.query.quoting import quote_text
-from tidegate.query.scans.source import Comparison, SourceTable
+from tidegate.query.scans.source import Comparison, TableHeader
 
 # More comparisons than this in one WHERE are ignored: the first ones already exclude what can be excluded.
 BOUNDS_MAX = 64
@@ -286,14 +286,14 @@ _EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
 _WHOLE_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
 
 
-def bound_table(table: SourceTable) -> BoundTable:
+def bound_table(table: TableHeader) -> BoundTable:
     """Return the table with the columns whose comparisons it can use."""
     namespace, _, name = table.full_name.partition(".")
     return BoundTable(namespace, name, tuple(name for name, _ in table.columns), table.compared)
 
 
 def find_comparisons(
-    cursor: Any, sql: str, table: SourceTable, params: Sequence[Any]
+    cursor: Any, sql: str, table: TableHeader, params: Sequence[Any]
 ) -> tuple[Comparison, ...]:
     """Return the comparisons that every row of the table must meet to have any part in the answer."""
     import duckdb

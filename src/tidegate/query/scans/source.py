@@ -81,22 +81,26 @@ class ScanBudget:
             )
 
 
-class SourceTable(Protocol):
-    """A table as one caller sees it."""
+class TableHeader(Protocol):
+    """The name and the columns of a table."""
 
     @property
     def full_name(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
 
     @property
     def columns(self) -> tuple[tuple[str, ColumnType], ...]: ...
 
     @property
     def compared(self) -> frozenset[str]:
-        """Columns whose comparisons `access` can use."""
+        """Columns whose comparisons `SourceTable.access` can use."""
         ...
+
+
+class SourceTable(TableHeader, Protocol):
+    """A table as one caller sees it."""
+
+    @property
+    def kind(self) -> str: ...
 
     def access(self, request: ScanRequest) -> ScanPlan:
         """Return how to read what is requested; reads nothing."""

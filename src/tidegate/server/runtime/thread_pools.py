@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from tidegate.errors import CatalogUnavailable, NotReady, TooManyRequests
 from tidegate.model.clock import Clock
-from tidegate.query.duckdb.session import Stopper
+from tidegate.query.processes.watch import Stopper
 from tidegate.telemetry.metrics import Metrics, StatementTurn
 
 # Reads are short and mostly wait for the GIL: more threads would not help.

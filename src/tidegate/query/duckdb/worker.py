@@ -1,0 +1,300 @@
+"""The child process that runs statements in DuckDB: the other end of `remote.StatementSession`.
+
+One statement after the other, all of one lake. A message without an answer that fails spoils the answer of
+the next one. A thread of its own waits for interrupts: DuckDB releases Python's lock while it computes; where
+it does not, the process is killed instead.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import TidegateError
+from tidegate.model.schemas import ColumnType, parse_type
+from tidegate.query.duckdb import messages as wire
+from tidegate.query.duckdb.analysis import AnalyzedSelect, read_statement
+from tidegate.query.duckdb.error_positions import TextRefused
+from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
+from tidegate.query.duckdb.views import SessionViews
+from tidegate.query.processes.channel import Channel, ChannelClosed, ChannelFrame
+from tidegate.query.scans.lake import FileTests, choose_files, find_file_tests
+from tidegate.query.scans.lake import bound_table as bound_files
+from tidegate.query.scans.pushdown import bound_table, find_comparisons, find_filter
+from tidegate.storage.lake.file_index import LakeColumn
+
+BATCH_ROWS = 10_000  # rows in one part of an answer
+PART_BYTES = 16 * 1024 * 1024
+# An interrupt that comes between two steps of a statement is lost, so it is repeated.
+INTERRUPT_REPEAT_SECONDS = 0.1
+# The second line behind the pool's look at resident memory: no allocation beyond this succeeds.
+DATA_LIMIT_MB = 2048
+
+_ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError, UnicodeError, RecursionError)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def preload() -> None:
+    """Load what a statement needs at its first use; starts no thread of DuckDB."""
+    import pandas  # noqa: F401
+    import pyarrow.dataset  # noqa: F401
+    import sqlglot
+    import sqlglot.dialects.duckdb
+    import sqlglot.optimizer
+
+    sqlglot.parse_one("SELECT 1", dialect="duckdb")
+
+
+def run_child(session: socket.socket, control: socket.socket) -> None:
+    """Run statements until the server closes the session."""
+    channel, database = Channel(session), LakeDatabase()
+    interrupts = _Interrupts(Channel(control))
+    with suppress(ChannelClosed):
+        _warm_up(database)
+        frame = channel.receive()
+        _confine(database, msgspec.msgpack.decode(frame.content, type=wire.Confinement))
+        while True:
+            with database.session() as cursor:
+                interrupts.cursor = cursor
+                database.has_views = _Statement(channel, cursor).serve()
+
+
+def _warm_up(database: LakeDatabase) -> None:
+    """Run one statement, so that the first of a caller is not the slow one."""
+    with database.session() as cursor:
+        cursor.register("warm", pa.table({"a": [1]}))
+        statement = read_statement(cursor, "SELECT sum(a) FROM x.warm", [])
+        with suppress(duckdb.Error):
+            cursor.sql(statement.sql)
+        cursor.sql("SELECT sum(a) FROM warm").to_arrow_table()
+
+
+def _confine(database: LakeDatabase, limits: wire.Confinement) -> None:
+    spill = Path(limits.spill_path) if limits.spill_path else None
+    if spill is not None:
+        spill.mkdir(parents=True, exist_ok=True)
+    database.confine(
+        Path(limits.root),
+        QueryLimits(memory_mb=limits.memory_mb, threads=limits.threads, spill_path=spill),
+    )
+    most = (limits.memory_mb * 2 + DATA_LIMIT_MB) * 1024 * 1024
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or hard > most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+class _Interrupts:
+    """Interrupts the statement when the server asks for it, and until the server kills the process."""
+
+    def __init__(self, control: Channel) -> None:
+        self.cursor: Any = None
+        self._control = control
+        threading.Thread(target=self._run, name="interrupts", daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(ChannelClosed):
+            self._control.receive()
+            pause = threading.Event()
+            while True:
+                if self.cursor is not None:
+                    with suppress(duckdb.Error):
+                        self.cursor.interrupt()
+                pause.wait(INTERRUPT_REPEAT_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteTable:
+    """A table of the server as views and pushdown need it."""
+
+    full_name: str
+    columns: tuple[tuple[str, ColumnType], ...]
+    compared: frozenset[str]
+
+
+class _Statement:
+    """One statement of the server, in one session of the database."""
+
+    def __init__(self, channel: Channel, cursor: Any) -> None:
+        self._channel = channel
+        self._cursor = cursor
+        self._views = SessionViews(cursor)
+        self._analyzed: AnalyzedSelect | None = None
+        self._params: list[Any] = []
+        self._tests: dict[str, FileTests] = {}
+        self._spoiled: Exception | None = None
+        self._calls: dict[int, Callable[[ChannelFrame], Any]] = {
+            wire.ANALYZE: self._analyze,
+            wire.COMPARISONS: self._comparisons,
+            wire.FILE_TESTS: self._file_tests,
+            wire.CHOOSE_FILES: self._choose_files,
+            wire.FILTER_TEXT: self._filter_text,
+            wire.BIND: lambda _: self._bind(),
+            wire.RUN: lambda _: self._run(),
+        }
+        self._posts: dict[int, Callable[[ChannelFrame], None]] = {
+            wire.SHOW_FILES: self._show_files,
+            wire.SHOW_COLUMNS: self._show_columns,
+            wire.SHOW_ROWS: self._show_rows,
+        }
+
+    def serve(self) -> bool:
+        """Answer messages until the server is done with the statement; return whether there are views."""
+        has_views = False
+        while True:
+            frame = self._channel.receive()
+            if frame.kind == wire.FINISH:
+                return has_views
+            post = self._posts.get(frame.kind)
+            if post is None:
+                self._answer(frame)
+                continue
+            has_views = True
+            try:
+                if self._spoiled is None:
+                    post(frame)
+            except _ENGINE_ERRORS as error:
+                self._spoiled = error
+
+    def _answer(self, frame: ChannelFrame) -> None:
+        try:
+            if self._spoiled is not None:
+                spoiled, self._spoiled = self._spoiled, None
+                raise spoiled
+            answer = self._calls[frame.kind](frame)
+            self._channel.send(wire.ANSWER if frame.kind != wire.RUN else wire.ROWS_END, _encode(answer))
+        except TidegateError as error:
+            self._channel.send(wire.REFUSED, _encode(_refusal(error)))
+        except _ENGINE_ERRORS as error:
+            self._channel.send(wire.FAILED, _encode(_failure(error)))
+
+    @property
+    def _statement(self) -> AnalyzedSelect:
+        if self._analyzed is None:
+            raise RuntimeError("no statement was analyzed")
+        return self._analyzed
+
+    def _analyze(self, frame: ChannelFrame) -> wire.Analysis:
+        text = msgspec.msgpack.decode(frame.content, type=wire.StatementText)
+        self._params = wire.unpack_values(text.params)
+        found = self._analyzed = read_statement(self._cursor, text.sql, self._params)
+        outputs = None
+        if found.outputs is not None:
+            columns = found.outputs.columns
+            outputs = (*found.outputs[:2], None if columns is None else list(columns))
+        return wire.Analysis(
+            found.sql,
+            [(*place, count) for place, count in found.tables.items()],
+            sorted(found.unqualified),
+            found.parameter_count,
+            None if found.mentioned is None else sorted(found.mentioned),
+            outputs,
+        )
+
+    def _comparisons(self, frame: ChannelFrame) -> list[wire.FoundComparison]:
+        table = _table_of(frame)
+        found = find_comparisons(self._cursor, self._statement.sql, table, self._params)
+        return [wire.FoundComparison(c.column, c.operator, wire.pack_values(c.values)) for c in found]
+
+    def _file_tests(self, frame: ChannelFrame) -> list[str]:
+        """Return the columns of the file table that are needed to choose files; none: all are read."""
+        name, columns = _lake_columns(frame)
+        tests = find_file_tests(self._cursor, name, columns, self._statement.sql, self._params)
+        if tests is None:
+            return []
+        self._tests[name] = tests
+        return list(tests.columns)
+
+    def _choose_files(self, frame: ChannelFrame) -> list[int] | None:
+        name = bytes(frame.content).decode()
+        files = wire.read_memory_file(_fd_of(frame))
+        return choose_files(self._cursor, files, self._tests[name].tests, self._params)
+
+    def _filter_text(self, frame: ChannelFrame) -> str:
+        if frame.content[:1] == b"L":
+            name, columns = _lake_columns(ChannelFrame(frame.kind, frame.content[1:]))
+            table = bound_files(name, columns)
+        else:
+            table = bound_table(_table_of(ChannelFrame(frame.kind, frame.content[1:])))
+        return find_filter(self._statement.sql, table, self._statement.parameter_count)
+
+    def _show_files(self, frame: ChannelFrame) -> None:
+        view = msgspec.msgpack.decode(frame.content, type=wire.FileView)
+        self._views.show_files(view.name, view.select)
+
+    def _show_columns(self, frame: ChannelFrame) -> None:
+        self._views.show_columns(_table_of(frame))
+
+    def _show_rows(self, frame: ChannelFrame) -> None:
+        self._views.show_rows(_table_of(frame), wire.read_memory_file(_fd_of(frame)))
+
+    def _bind(self) -> None:
+        self._bound()
+
+    def _bound(self) -> Any:
+        """Return the statement, not yet run; its rows are streamed, those of `execute` are copied."""
+        sql = self._statement.sql
+        try:
+            return self._cursor.sql(sql, params=self._params)
+        except (duckdb.BinderException, duckdb.CatalogException):
+            self._cursor.execute(sql, self._params)  # fails in the same way, with the position in the text
+            raise
+
+    def _run(self) -> None:
+        result = self._bound()
+        columns = wire.ResultColumns(list(result.columns), [str(kind) for kind in result.types])
+        self._channel.send(wire.ANSWER, _encode(columns))
+        with result.to_arrow_reader(BATCH_ROWS) as reader:
+            is_empty = True
+            for batch in reader:
+                is_empty = False
+                self._send_rows(pa.Table.from_batches([batch]))
+            if is_empty:
+                self._send_rows(reader.schema.empty_table())
+
+    def _send_rows(self, rows: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        content = memoryview(sink.getvalue())
+        while len(content) > PART_BYTES:
+            self._channel.send(wire.ROWS_PART, content[:PART_BYTES])
+            content = content[PART_BYTES:]
+        self._channel.send(wire.ROWS, content)
+
+
+def _fd_of(frame: ChannelFrame) -> int:
+    if frame.fd is None:
+        raise RuntimeError("a frame without its file")
+    return frame.fd
+
+
+def _table_of(frame: ChannelFrame) -> _RemoteTable:
+    table = msgspec.msgpack.decode(frame.content, type=wire.TableColumns)
+    columns = tuple((name, parse_type(kind)) for name, kind in table.columns)
+    return _RemoteTable(table.full_name, columns, frozenset(table.compared))
+
+
+def _lake_columns(frame: ChannelFrame) -> tuple[str, list[LakeColumn]]:
+    table = msgspec.msgpack.decode(frame.content, type=wire.LakeColumns)
+    return table.name, [LakeColumn(*column) for column in table.columns]
+
+
+def _failure(error: BaseException) -> wire.EngineFailure:
+    return wire.EngineFailure(type(error).__name__, str(error))
+
+
+def _refusal(error: TidegateError) -> wire.Refusal:
+    refused = error.__cause__
+    if isinstance(refused, TextRefused):
+        return wire.Refusal(error.to_wire(), (refused.message, refused.text, refused.span))
+    return wire.Refusal(error.to_wire())
