@@ -99,6 +99,11 @@ def _field(column: Mapping[str, str]) -> spark_types.StructField:
     return spark_types.StructField(column["name"], from_arrow_type(kind.to_arrow()), True, marks)
 
 
+# What a payload raises that does not fit; one nested too deep is a RecursionError.
+_MISFITS = (msgspec.DecodeError, pa.ArrowException, TidegateError)
+_MISFITS += (ValueError, OverflowError, RecursionError)
+
+
 class PayloadColumns:
     """Decodes the payloads of batches of messages into columns."""
 
@@ -130,7 +135,7 @@ class PayloadColumns:
     def _arrays(self, batch: pa.RecordBatch, payloads: Sequence[bytes], start: int) -> list[pa.Array]:
         try:
             return self._converted(payloads)
-        except (msgspec.DecodeError, pa.ArrowException, TidegateError, ValueError, OverflowError) as problem:
+        except _MISFITS as problem:
             if len(payloads) == 1:
                 return self._bad(batch, start, problem)
         middle = len(payloads) // 2
