@@ -89,8 +89,8 @@ class PublishedMessageDict(TypedDict):
 class MessageDict(TypedDict):
     """A message as it was stored; one that a group fetched has a lease and the number of its deliveries.
 
-    `unreadable` says why the payload is null: it is damaged in the log. The Python client sets it, too, where
-    it cannot decode a payload, which is then the text.
+    `unreadable` says why the payload is null, because it is damaged in the log, or a text, because it is no
+    JSON. The Python client sets it, too, where it cannot decode a payload, which is then the text.
     """
 
     topic: str

@@ -162,6 +162,44 @@ def test_the_command_line_refuses_a_payload_that_it_cannot_read(server: RunningS
     assert "Traceback" not in answer.stderr
 
 
+def test_what_is_no_json_breaks_no_answer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running_server(home) as running, connect(running.url, token=running.token) as first:
+        first.topics.create("app.broken")
+    broken = [
+        b'{"a":',
+        b'"abc',
+        b"1]}",
+        b"1,2",
+        b'1},{"payload":2',
+        b"NaN",
+        b'"\xff"',
+        b"[" * 9_000 + b"]" * 9_000,
+    ]
+    bench = bench_of(home)
+    payloads = [part for payload in broken for part in (b'"good"', payload)]
+    bench.publish(bench.directory.get("default", "app.broken"), payloads)
+    bench.committer.close()
+    bench.engine.close()
+    with running_server(home) as running, connect(running.url, token=running.token) as client:
+        topic = client.topic("app.broken")
+        for _ in range(2):
+            messages = topic.consume(group="g", lease_ms=60_000)["messages"]
+            assert len(messages) == len(payloads)
+            assert [one["payload"] for one in messages] == [
+                "good" if payload == b'"good"' else payload.decode(errors="replace") for payload in payloads
+            ]
+            assert ["unreadable" in one for one in messages] == [False, True] * len(broken)
+            leases = [str(one["lease"]) for one in messages]
+            topic.nack("g", leases)
+        page = topic.consume(group="g", lease_ms=60_000)["messages"]
+        leases = [str(one["lease"]) for one in page]
+        assert topic.nack("g", leases[1::2], dead=True)["dead"] == len(broken)
+        assert topic.ack("g", leases[::2])["acked"] == len(broken)
+        letters = client.topic("app.broken.dead").consume()["messages"]
+        assert ["unreadable" in letter for letter in letters] == [True] * len(broken)
+
+
 def test_an_agent_fails_on_them_alone(stored: RunningServer) -> None:
     done: list[int] = []
     with connect(stored.url, token=stored.token) as client:

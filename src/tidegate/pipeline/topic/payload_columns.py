@@ -100,8 +100,10 @@ def _field(column: Mapping[str, str]) -> spark_types.StructField:
 
 
 # What a payload raises that does not fit; one nested too deep is a RecursionError.
-_MISFITS = (msgspec.DecodeError, pa.ArrowException, TidegateError)
-_MISFITS += (ValueError, OverflowError, RecursionError)
+_MISFITS = (
+    *(msgspec.DecodeError, pa.ArrowException, TidegateError),
+    *(ValueError, OverflowError, RecursionError),
+)
 
 
 class PayloadColumns:
