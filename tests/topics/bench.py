@@ -18,6 +18,8 @@ from tidegate.topics.payload_schemas import PayloadSchemas
 
 NOW_US = 1_800_000_000_000_000
 NO_RETENTION = Retention()
+# A user, with the tenant.
+ADA = "default/ada"
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.topics.bench import NOW_US, Bench, build
+from tests.topics.bench import ADA, NOW_US, Bench, build
 from tidegate.errors import RequestInvalid, StorageCorrupt, StorageFailed
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.storage.group_commit import Staging
@@ -284,13 +284,13 @@ def test_a_producer_that_sends_again_gets_the_answers_of_the_first_time(bench: B
     bench.publish(topic, [b"0"], dedup_keys=["a"])
     given_keys = ["b", "a", None, "b"]
     payloads = [b"1", b"2", b"3", b"4"]
-    first = bench.publish(topic, payloads, dedup_keys=given_keys, sender=Sender("p", 0))
+    first = bench.publish(topic, payloads, dedup_keys=given_keys, sender=Sender("p", 0, ADA))
     assert _dropped(first) == [False, True, False, True]
     bench.clock.advance(2 * HOUR)  # the keys are over, the memory of the producer is not
-    again = bench.publish(topic, payloads, dedup_keys=given_keys, sender=Sender("p", 0))
+    again = bench.publish(topic, payloads, dedup_keys=given_keys, sender=Sender("p", 0, ADA))
     assert _places(again) == _places(first)
     assert _dropped(again) == _dropped(first)
-    more = bench.publish(topic, [b"4", b"5"], dedup_keys=["b", "c"], sender=Sender("p", 3))
+    more = bench.publish(topic, [b"4", b"5"], dedup_keys=["b", "c"], sender=Sender("p", 3, ADA))
     assert _dropped(more) == [True, False]
     assert _places(more)[0] == _places(first)[3]
     assert _count(bench, topic) == 4
@@ -302,7 +302,7 @@ def test_a_retry_of_a_producer_in_the_same_group_gets_the_same_answer(bench: Ben
     messages = Messages([None] * 2, [b"1", b"2"], [None] * 2, ["a", "b"])
 
     async def both() -> list[Receipt]:
-        tries = (bench.publisher.publish(topic, messages, Sender("p", 0)) for _ in range(5))
+        tries = (bench.publisher.publish(topic, messages, Sender("p", 0, ADA)) for _ in range(5))
         return list(await asyncio.gather(*tries))
 
     receipts = asyncio.run(both())

@@ -9,6 +9,7 @@ TidegateError
 │   │   ├── TokenRevoked            401  valid once, and revoked
 │   │   └── LinkWrong               401  a one-time link that was used, is too old or was never made
 │   ├── Forbidden                   403  the role does not allow it
+│   ├── OwnedByAnother              403  a producer or sink writer of another user
 │   ├── UserDisabled                403
 │   ├── TenantDisabled              403
 │   ├── OriginRefused               403  a page of another site uses the browser's cookie

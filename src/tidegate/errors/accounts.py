@@ -33,6 +33,16 @@ class Forbidden(RequestRefused):
     )
 
 
+class OwnedByAnother(RequestRefused):
+    code = "OWNED_BY_ANOTHER"
+    status = 403
+    template = "The {noun} '{name}' of topic '{topic}' belongs to another user."
+    default_hint = (
+        "It belongs to the user who used it first: use a token of that user, or another name. "
+        "Nothing was stored."
+    )
+
+
 class UserDisabled(RequestRefused):
     code = "USER_DISABLED"
     status = 403

@@ -6,6 +6,10 @@ one write batch. A batch that the writer committed before is not written again, 
 neither is one with a smaller number. Messages with dedup keys that the topic remembers are left out. Parts
 that no commit names (of a task that was tried twice, of a writer that died) are removed with the next commit
 of their writer, or after a day.
+
+A writer belongs to the user who stored the first part or committed the first batch. Batches may be skipped,
+as those without rows are, but not by a commit without parts: it would be a number that came from nowhere,
+and later batches with rows would count as committed.
 """
 
 from __future__ import annotations
@@ -31,7 +35,14 @@ from tidegate.topics.dedup import DedupKeys, MessagePositions, checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin
-from tidegate.topics.staged_batches import BatchName, LastBatch, NewPart, StoredPart
+from tidegate.topics.staged_batches import (
+    NO_BATCH,
+    WRITER_VERSION,
+    BatchName,
+    LastBatch,
+    NewPart,
+    StoredPart,
+)
 
 # A batch is held in memory while it is written, and other writers wait for it: a million messages of 100
 # bytes take about 0.7 GB and one and a half seconds.
@@ -111,14 +122,13 @@ class BatchParts:
         self.turn = asyncio.Lock()
 
     def plan_part(
-        self, topic: Topic, name: BatchName, content: bytes, messages: int
+        self, topic: Topic, name: BatchName, user: str, content: bytes, messages: int
     ) -> Callable[[Staging], int | None]:
         """Return the change that stores a part and returns its number; None if the batch is committed."""
         part = NewPart(content, messages, self._clock.now_us())
 
         def stage(staging: Staging) -> int | None:
-            last = stored_parts.last_batch(staging, topic, name.writer)
-            if last is not None and name.number <= last.number:
+            if name.number <= self._claim(staging, topic, name, user).number:
                 return None
             part_id = self._ids.take()
             stored_parts.stage_part(staging, topic, name, part_id, part)
@@ -127,25 +137,27 @@ class BatchParts:
         return stage
 
     def plan_commit(
-        self, topic: Topic, name: BatchName, part_ids: Sequence[int], *, lasts: bool
+        self, topic: Topic, name: BatchName, user: str, part_ids: Sequence[int], *, lasts: bool
     ) -> Callable[[Staging], BatchCommitResult]:
         """Return the change that appends the messages of parts, in this order, and commits the batch."""
+        stored_parts.check_writer(self._reader, topic, name.writer, user)
         if self._known(self._reader, topic, name) is not None:
             everything = stored_parts.parts_until(self._reader, topic, name)
-            return lambda staging: self._stage_known(staging, topic, name, everything)
+            return lambda staging: self._stage_known(staging, topic, name, user, everything)
         parts = [self._part(self._reader, topic, name, part_id) for part_id in dict.fromkeys(part_ids)]
         messages = sum(part.head.messages for part in parts)
         _check_size(name, messages, sum(part.head.size_bytes for part in parts))
         content = self._content(topic, parts)
         everything = stored_parts.parts_until(self._reader, topic, name)
-        last = LastBatch(
-            stored_parts.PARTS_VERSION, name.writer, name.number, messages, self._clock.now_us(), lasts
-        )
+        now_us = self._clock.now_us()
+        last = LastBatch(WRITER_VERSION, name.writer, name.number, messages, now_us, lasts, user)
 
         def stage(staging: Staging) -> BatchCommitResult:
-            if self._known(staging, topic, name) is not None:
-                return self._stage_known(staging, topic, name, everything)
-            stored_parts.check_exists(staging, topic)
+            before = self._claim(staging, topic, name, user).number
+            if name.number <= before:
+                return self._stage_known(staging, topic, name, user, everything)
+            if not parts and name.number > before + 1:
+                raise _skips(name, before)
             for part in parts:
                 self._part(staging, topic, name, part.part_id)
             duplicates = self._stage_messages(staging, topic, content)
@@ -173,11 +185,18 @@ class BatchParts:
         self._dedup.stage_accepted(staging, verdict, digests, positions)
         return int(verdict.duplicates.sum())
 
-    def plan_abort(self, topic: Topic, name: BatchName, part_ids: Sequence[int]) -> Callable[[Staging], int]:
+    def plan_abort(
+        self, topic: Topic, name: BatchName, user: str, part_ids: Sequence[int]
+    ) -> Callable[[Staging], int]:
         """Return the change that removes parts of a batch; it returns the number of those that existed."""
         found = [stored_parts.find_part(self._reader, topic, name, part_id) for part_id in set(part_ids)]
         mine = [part for part in found if part is not None]
-        return lambda staging: stored_parts.stage_removal(staging, topic, mine)
+
+        def stage(staging: Staging) -> int:
+            stored_parts.check_writer(staging, topic, name.writer, user)
+            return stored_parts.stage_removal(staging, topic, mine)
+
+        return stage
 
     def old(self, topic: Topic) -> list[Removal]:
         """Return the abandoned parts and writers of a topic, in portions for one removal each; blocking."""
@@ -194,18 +213,22 @@ class BatchParts:
             for start in range(0, count, REMOVED_AT_ONCE_MAX)
         ]
 
+    def _claim(self, staging: Staging, topic: Topic, name: BatchName, user: str) -> LastBatch:
+        """Return the last batch of a user's writer, of a topic that is still there."""
+        stored_parts.check_exists(staging, topic)
+        return stored_parts.stage_claim(staging, topic, name.writer, user, self._clock.now_us())
+
     def _known(self, reader: Reader | Staging, topic: Topic, name: BatchName) -> LastBatch | None:
         last = stored_parts.last_batch(reader, topic, name.writer)
         return last if last is not None and name.number <= last.number else None
 
     def _stage_known(
-        self, staging: Staging, topic: Topic, name: BatchName, parts: Sequence[StoredPart]
+        self, staging: Staging, topic: Topic, name: BatchName, user: str, parts: Sequence[StoredPart]
     ) -> BatchCommitResult:
         """Leave a committed batch as it is, and remove the parts that a second attempt stored."""
-        last = self._known(staging, topic, name)
-        if last is None:
-            # The topic was deleted since the plan was made, and the state of the writer with it.
-            stored_parts.check_exists(staging, topic)
+        last = self._claim(staging, topic, name, user)
+        if name.number > last.number:
+            # The state of the writer was removed since the plan was made.
             raise RequestInvalid(reason=f"Batch {name.number} is not known any more.", hint="Send it again.")
         stored_parts.stage_removal(staging, topic, parts)
         return BatchCommitResult(committed=False, messages=last.messages if last.number == name.number else 0)
@@ -250,6 +273,14 @@ def stage_old(staging: Staging, old: Removal) -> None:
     for key, stored in old.writers:
         if staging.get(key) == stored:
             staging.delete(key)
+
+
+def _skips(name: BatchName, before: int) -> RequestInvalid:
+    last = "none was committed" if before == NO_BATCH else f"the last one committed is {before}"
+    return RequestInvalid(
+        reason=f"Batch {name.number} of writer '{name.writer}' has no parts and skips others: {last}.",
+        hint="A batch without rows needs no commit. Store the parts first, or commit the next batch.",
+    )
 
 
 def check_partitions(topic: Topic, named: Sequence[int | None]) -> None:

@@ -68,10 +68,14 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """An idempotent producer and the sequence number of its request's first message."""
+    """An idempotent producer, the sequence number of its request's first message, and the user.
+
+    The user has the tenant in front: it is a `qualified_name`.
+    """
 
     producer: str
     sequence: int
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +131,19 @@ class Publisher:
 
     def _stage_once(self, staging: Staging, batch: _PublishRequest, sender: Sender) -> Receipt:
         topic, messages = batch.topic, batch.messages
-        state = recall(staging, topic, sender.producer, sender.sequence)
+        state = recall(staging, topic, sender.producer, sender.sequence, sender.user)
         repeated = min(state.expected - sender.sequence, len(messages))
         old = self._repeat(topic, state, sender, messages.keys[:repeated], messages.payloads[:repeated])
         if repeated == len(messages):
+            if not state.owner:
+                stage_memory(staging, topic, state, None, sender.user)
             return old
         rest = batch.from_index(repeated)
         if rest.digests is None:
             new = self._stage(staging, topic, rest.messages, rest.routes)
         else:
             new = self._stage_unique(staging, rest, rest.digests)
-        stage_memory(staging, topic, state, _producer_request(state, new))
+        stage_memory(staging, topic, state, _producer_request(state, new), sender.user)
         return _joined(old, new)
 
     def _repeat(

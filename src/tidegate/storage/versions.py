@@ -21,13 +21,22 @@ S = TypeVar("S", bound=Versioned)
 
 
 def decode_versioned(
-    stored: bytes, kind: type[S], version: int, place: str, decode: Callable[..., Any] = msgspec.json.decode
+    stored: bytes,
+    kind: type[S],
+    version: int,
+    place: str,
+    decode: Callable[..., Any] = msgspec.json.decode,
+    *,
+    version_min: int | None = None,
 ) -> S:
-    """Return a stored struct; raise StorageCorrupt, which names `place`, for damage or another version."""
+    """Return a stored struct; raise StorageCorrupt, which names `place`, for damage or another version.
+
+    Versions from `version_min` on are read, where the struct has defaults for what they do not have.
+    """
     try:
         found: S = decode(stored, type=kind)
     except msgspec.DecodeError as problem:
         raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if found.version != version:
+    if not (version if version_min is None else version_min) <= found.version <= version:
         raise StorageCorrupt(place=place, reason=f"version {found.version}, this reads {version}")
     return found

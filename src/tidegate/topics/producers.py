@@ -4,6 +4,8 @@ A producer numbers its messages from 0. Messages that it repeats are answered as
 once; a gap is refused. The state of a producer is in the same write batch as its messages, so the two never
 differ. It has the positions of the messages of the last `REQUESTS_RETAINED_MAX` requests; their ids are read
 from the log.
+
+A producer belongs to the user who used it first (`topics/owners.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from tidegate.errors import SequenceGap, SequenceTooOld, StorageCorrupt
 from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
+from tidegate.topics.owners import NO_OWNER, check_owner
 
 # A client has one request under way, or a few; a retry never repeats older ones.
 REQUESTS_RETAINED_MAX = 8
 # Each request rewrites the state: of large requests fewer are stored, the last one always.
 MESSAGES_RETAINED_MAX = 8192
-STATE_VERSION = 1
+STATE_VERSION = 2
+STATE_VERSION_WITHOUT_OWNER = 1
 
 
 class ProducerRequest(msgspec.Struct, array_like=True):
@@ -58,12 +62,16 @@ class ProducerRequest(msgspec.Struct, array_like=True):
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """The state of one producer of one topic; `expected` is its next sequence number."""
+    """The state of one producer of one topic; `expected` is its next sequence number.
+
+    `owner` is its user, with the tenant; states of version 1 have none.
+    """
 
     version: int = STATE_VERSION
     producer: str = ""
     expected: int = 0
     requests: list[ProducerRequest] = []
+    owner: str = NO_OWNER
 
     def positions(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return partitions, offsets and ids of the messages `start` ≤ sequence < `stop`.
@@ -84,21 +92,28 @@ class ProducerState(msgspec.Struct, array_like=True):
         )
 
 
-def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> ProducerState:
-    """Return the state of a producer; raise SequenceGap for a sequence number that skips messages."""
+def recall(staging: Staging, topic: Topic, producer: str, sequence: int, user: str) -> ProducerState:
+    """Return the state of a user's producer.
+
+    Raise OwnedByAnother for one of another user, and SequenceGap for a sequence number that skips messages.
+    """
     stored = staging.get(keys.producer_key(topic.id, producer))
     state = ProducerState(producer=producer) if stored is None else _decoded(stored, topic, producer)
+    check_owner("producer", producer, topic, state.owner, user)
     if sequence > state.expected:
         raise SequenceGap(producer=producer, sequence=sequence, expected=state.expected)
     return state
 
 
-def stage_memory(staging: Staging, topic: Topic, memory: ProducerState, request: ProducerRequest) -> None:
-    """Store the state of a producer after its next request."""
+def stage_memory(
+    staging: Staging, topic: Topic, memory: ProducerState, request: ProducerRequest | None, user: str
+) -> None:
+    """Store the state of a user's producer after its next request; None changes the owner alone."""
     after = ProducerState(
         producer=memory.producer,
-        expected=memory.expected + request.count,
-        requests=_recent([*memory.requests, request]),
+        expected=memory.expected + (request.count if request else 0),
+        requests=_recent([*memory.requests, request]) if request else memory.requests,
+        owner=user,
     )
     staging.put(keys.producer_key(topic.id, memory.producer), msgspec.msgpack.encode(after))
 
@@ -120,6 +135,6 @@ def _decoded(stored: bytes, topic: Topic, producer: str) -> ProducerState:
         state = msgspec.msgpack.decode(stored, type=ProducerState)
     except msgspec.DecodeError as problem:
         raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if state.version != STATE_VERSION or state.producer != producer:
+    if state.version not in (STATE_VERSION, STATE_VERSION_WITHOUT_OWNER) or state.producer != producer:
         raise StorageCorrupt(place=place, reason=f"written by version {state.version} for '{state.producer}'")
     return state

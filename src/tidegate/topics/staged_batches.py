@@ -6,6 +6,9 @@ content     TOPIC_PART | topic id u64 | 2 | part id u64                         
 
 Keys have a digest of the writer's name, 16 bytes. Heads are apart from the content, so that listing parts
 never reads messages. Values of heads and of `committed` are MessagePack with a version in front.
+
+A writer belongs to the user who used it first (`topics/owners.py`). `committed` is there from the first part
+on, with batch -1 until one is committed. In version 1 it has no owner.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tidegate.errors import RequestInvalid, StorageCorrupt, TopicNotFound
 from tidegate.storage.engine import KeyRange, Reader
@@ -24,8 +27,12 @@ from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u8, u6
 from tidegate.storage.versions import decode_versioned
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
+from tidegate.topics.owners import NO_OWNER, check_owner
 
 PARTS_VERSION = 1
+WRITER_VERSION = 2
+WRITER_VERSION_WITHOUT_OWNER = 1
+NO_BATCH = -1
 WRITER_CHARS_MAX = 200
 # Batches are counted from 0; a larger number is a mistake upstream, and would not fit into a signed integer.
 BATCH_MAX = 2**62
@@ -69,7 +76,7 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The last batch that a writer committed; one without `lasts` is removed after a while."""
+    """The last batch that a writer committed, and its owner; one without `lasts` is removed after a while."""
 
     version: int
     writer: str
@@ -77,6 +84,7 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
     messages: int
     at_us: int
     lasts: bool
+    owner: str = NO_OWNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +105,40 @@ class StoredPart:
         return read_u64(self.key, _PART_AT)
 
 
-Stored = TypeVar("Stored", PartHead, LastBatch)
-
-
 def last_batch(reader: Reader | Staging, topic: Topic, writer: str) -> LastBatch | None:
     """Return the last batch that a writer committed into a topic."""
     stored = reader.get(_committed_key(topic, writer))
-    return None if stored is None else _decoded(stored, LastBatch, topic)
+    return None if stored is None else _writer(stored, topic)
+
+
+def check_writer(reader: Reader | Staging, topic: Topic, writer: str, user: str) -> None:
+    """Raise OwnedByAnother for a writer of another user."""
+    last = last_batch(reader, topic, writer)
+    check_owner("writer", writer, topic, None if last is None else last.owner, user)
+
+
+def stage_claim(staging: Staging, topic: Topic, writer: str, user: str, now_us: int) -> LastBatch:
+    """Return the last batch of a writer, which belongs to the user from now on.
+
+    Raise OwnedByAnother for one of another user.
+    """
+    last = last_batch(staging, topic, writer)
+    check_owner("writer", writer, topic, None if last is None else last.owner, user)
+    if last is None or last.number == NO_BATCH:
+        # Stored again with every part: it is not removed while there are parts.
+        last = LastBatch(WRITER_VERSION, writer, NO_BATCH, 0, now_us, lasts=False, owner=user)
+        stage_last_batch(staging, topic, last)
+    elif last.owner == NO_OWNER:
+        last = replace(last, version=WRITER_VERSION, owner=user)
+        stage_last_batch(staging, topic, last)
+    return last
 
 
 def find_part(reader: Reader | Staging, topic: Topic, name: BatchName, part_id: int) -> StoredPart | None:
     """Return a part by its number; one of another batch is not found."""
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     stored = reader.get(key)
-    return None if stored is None else StoredPart(key, _decoded(stored, PartHead, topic))
+    return None if stored is None else StoredPart(key, _part_head(stored, topic))
 
 
 def parts_bytes(reader: Reader, topic: Topic) -> int:
@@ -123,7 +151,7 @@ def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[StoredPar
     """Return the parts of a writer up to a batch, abandoned ones included."""
     prefix = _head_prefix(topic, name.writer)
     span = KeyRange(prefix, join(prefix, u64(name.number + 1)))
-    return [StoredPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(span)]
+    return [StoredPart(key, _part_head(stored, topic)) for key, stored in reader.scan(span)]
 
 
 def content_of(reader: Reader, topic: Topic, part: StoredPart) -> bytes:
@@ -136,7 +164,6 @@ def content_of(reader: Reader, topic: Topic, part: StoredPart) -> bytes:
 
 def stage_part(staging: Staging, topic: Topic, name: BatchName, part_id: int, part: NewPart) -> None:
     """Store a part under its number."""
-    check_exists(staging, topic)
     head = PartHead(PARTS_VERSION, part.messages, len(part.content), part.at_us)
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     staging.put(key, msgspec.msgpack.encode(head))
@@ -166,7 +193,7 @@ def check_exists(staging: Staging, topic: Topic) -> None:
 def old_parts(reader: Reader, topic: Topic, horizon_us: int) -> list[StoredPart]:
     """Return the parts that were stored before a time; blocking."""
     heads = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _HEAD))
-    found = (StoredPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(heads))
+    found = (StoredPart(key, _part_head(stored, topic)) for key, stored in reader.scan(heads))
     return [part for part in found if part.head.at_us < horizon_us]
 
 
@@ -174,7 +201,7 @@ def old_writers(reader: Reader, topic: Topic, horizon_us: int) -> Iterator[tuple
     """Yield keys and values of writers without `lasts` whose batch was committed before a time; blocking."""
     span = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _COMMITTED))
     for key, stored in reader.scan(span):
-        committed = _decoded(stored, LastBatch, topic)
+        committed = _writer(stored, topic)
         if not committed.lasts and committed.at_us < horizon_us:
             yield key, stored
 
@@ -195,8 +222,14 @@ def _digest(writer: str) -> bytes:
     return hashlib.blake2b(writer.encode(), digest_size=16).digest()
 
 
-def _decoded(stored: bytes, kind: type[Stored], topic: Topic) -> Stored:
-    return decode_versioned(stored, kind, PARTS_VERSION, _place(topic), msgspec.msgpack.decode)
+def _part_head(stored: bytes, topic: Topic) -> PartHead:
+    return decode_versioned(stored, PartHead, PARTS_VERSION, _place(topic), msgspec.msgpack.decode)
+
+
+def _writer(stored: bytes, topic: Topic) -> LastBatch:
+    first = WRITER_VERSION_WITHOUT_OWNER
+    decode = msgspec.msgpack.decode
+    return decode_versioned(stored, LastBatch, WRITER_VERSION, _place(topic), decode, version_min=first)
 
 
 def _place(topic: Topic) -> str:

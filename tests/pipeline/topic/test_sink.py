@@ -172,6 +172,14 @@ def test_empty_batches_and_a_missing_topic(topics: TopicClient) -> None:
         committed(topics, "sink.nowhere", [empty])
 
 
+def test_empty_batch_after_skipped_ones_leaves_the_writer_as_it_is(topics: TopicClient) -> None:
+    """A function for `foreachBatch` may write in some batches alone."""
+    topics.create("sink.gaps")
+    for batch, rows in ((4, []), (5, [1]), (8, []), (9, []), (12, [2]), (12, [3])):
+        committed(topics, "sink.gaps", [stored(topics, "sink.gaps", batch, rows)])
+    assert numbers_in(topics, "sink.gaps") == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "streaming", "words"),
     [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.topics.bench import NOW_US, Bench, build
+from tests.topics.bench import ADA, NOW_US, Bench, build
 from tidegate.errors import (
     OffsetOutOfRange,
     PartitionNotFound,
@@ -115,7 +115,7 @@ def test_a_message_for_a_topic_that_was_deleted_meanwhile_is_refused_and_leaves_
     bench.delete(old)
     new = bench.create()
     with pytest.raises(TopicNotFound):
-        bench.publish(old, [b"2"], sender=Sender("p", 0))
+        bench.publish(old, [b"2"], sender=Sender("p", 0, ADA))
     assert bench.payloads(new) == []
     for span in keys.everything_of(old.id):
         assert list(bench.engine.scan(span)) == []
@@ -281,7 +281,7 @@ def test_a_large_request_is_stored_as_several_record_batches_and_answered_as_one
     payloads = [bytes([97 + index]) * size for index, size in enumerate(sizes)]
     names = [f"key-{index}" for index in range(len(sizes))]
     routes = [0 if index != 2 else 1 for index in range(len(sizes))]
-    first = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0))
+    first = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0, ADA))
     assert first.stored_count == len(sizes)
     stored = list(bench.log.read(topic, 0, 0, len(sizes) - 1))
     assert [batch.count for batch in stored] == [2, 2, 2, 1, 5]
@@ -291,7 +291,7 @@ def test_a_large_request_is_stored_as_several_record_batches_and_answered_as_one
     assert [row["key"] for row in rows] == [names[index] for index in expected]
     assert [row["message_id"] for row in rows] == [int(first.ids[index]) for index in expected]
     assert [row["offset"] for row in rows] == list(range(len(rows)))
-    again = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0))
+    again = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0, ADA))
     assert (again.stored_count, again.ids.tolist()) == (0, first.ids.tolist())
     assert again.offsets.tolist() == first.offsets.tolist()
 

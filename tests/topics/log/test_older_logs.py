@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.topics.bench import NOW_US, Bench, build
+from tests.topics.bench import ADA, NOW_US, Bench, build
 from tidegate.ingest.publish import Sender
 from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.storage.memory import CHECKPOINT_FILE, MemoryEngine
@@ -48,7 +48,7 @@ def test_old_messages_are_all_there_and_new_ones_follow_them(old: Bench, topic: 
     assert old.payloads(topic) == [*map(str, range(MESSAGES)), "9"]
     versions = [batch.version for batch in old.log.read(topic, 0, 0, MESSAGES + 1)]
     assert versions == [1, 1, 1, 1, 1, 2]
-    again = old.publish(topic, [b'"p"'], partitions=[1], sender=Sender("p", 0))
+    again = old.publish(topic, [b'"p"'], partitions=[1], sender=Sender("p", 0, ADA))
     assert again.stored_count == 0, "what an old producer sent is remembered"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.topics.bench import NOW_US, Bench, build
+from tests.topics.bench import ADA, NOW_US, Bench, build
 from tidegate.errors import (
     InvariantBroken,
     OffsetOutOfRange,
@@ -287,20 +287,22 @@ def test_entries_of_the_time_index_go_with_their_batches(bench: Bench) -> None:
 
 def test_a_repeat_of_what_was_removed_says_so_and_stores_nothing(bench: Bench) -> None:
     topic = bench.create()
-    bench.publish(topic, [b"1", b"2"], sender=Sender("p", 0))
-    bench.publish(topic, [b"3"], sender=Sender("p", 2))
+    bench.publish(topic, [b"1", b"2"], sender=Sender("p", 0, ADA))
+    bench.publish(topic, [b"3"], sender=Sender("p", 2, ADA))
     bench.trim(topic, 2)
     with pytest.raises(SequenceTooOld) as caught:
-        bench.publish(topic, [b"2", b"3"], sender=Sender("p", 1))
+        bench.publish(topic, [b"2", b"3"], sender=Sender("p", 1, ADA))
     assert caught.value.values["sequence"] == 1
     assert "retention or CLEAR" in caught.value.hint
     assert "sequence 3" in caught.value.hint
-    assert bench.publish(topic, [b"3"], sender=Sender("p", 2)).offsets.tolist() == [2], "this one is there"
+    assert bench.publish(topic, [b"3"], sender=Sender("p", 2, ADA)).offsets.tolist() == [2], (
+        "this one is there"
+    )
     clear(bench, topic)
     with pytest.raises(SequenceTooOld, match="sequence 2"):
-        bench.publish(topic, [b"3", b"4"], sender=Sender("p", 2))
+        bench.publish(topic, [b"3", b"4"], sender=Sender("p", 2, ADA))
     assert bench.payloads(topic) == []
-    assert bench.publish(topic, [b"4"], sender=Sender("p", 3)).offsets.tolist() == [3]
+    assert bench.publish(topic, [b"4"], sender=Sender("p", 3, ADA)).offsets.tolist() == [3]
 
 
 def _disk_bytes(folder: Path) -> int:

@@ -162,16 +162,16 @@ def commit_parts(settings: SinkOptions, stored: Sequence[StoredParts], *, lasts:
     if not stored:
         return  # without a task there are no rows, and no message that names the batch
     topic_ids = {message.topic_id for message in stored if message.topic_id is not None}
-    body: dict[str, Any] = {
-        "writer": stored[0].writer,
-        "batch": stored[0].batch,
-        "parts": [part for message in stored for part in message.parts],
-        "lasts": lasts,
-    }
+    parts = [part for message in stored for part in message.parts]
+    body: dict[str, Any] = {"writer": stored[0].writer, "batch": stored[0].batch, "parts": parts}
     topic_id = _one_topic(settings, topic_ids)
-    if topic_id is not None:
-        body["topicId"] = topic_id
     client = ServerClient(settings.location, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
+    if topic_id is None:
+        # No task had rows. A commit would be refused where batches without a task came before this one; what
+        # is asked here is whether there is such a topic, and whether the user may write it under this name.
+        client.post_json(topic_path(settings.topic, "abort"), body)
+        return
+    body |= {"lasts": lasts, "topicId": topic_id}
     try:
         answer = client.post_json(topic_path(settings.topic, "commit"), body)
     except TopicReplaced:

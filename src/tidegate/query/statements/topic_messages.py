@@ -55,7 +55,7 @@ class TopicMessagePlanner:
         count = len(payloads)
         dedup_keys = [bound.text(one, "DEDUP KEY") for one in statement.dedup_keys] or None
         messages = Messages([key] * count, payloads, [partition] * count, dedup_keys)
-        sender = _sender(statement, bound)
+        sender = _sender(statement, bound, caller.principal.qualified_name)
 
         def work() -> StatementResult:
             receipt: Receipt = self._commit(self._topics.publisher.plan(topic, messages, sender))
@@ -217,14 +217,14 @@ def _check_lost(lost: Sequence[str], done: Mapping[str, Any]) -> None:
         raise lost_leases(lost, done)
 
 
-def _sender(statement: Publish, bound: BoundParameters) -> Sender | None:
+def _sender(statement: Publish, bound: BoundParameters, user: str) -> Sender | None:
     if statement.producer is None or statement.sequence is None:
         return None
     producer = bound.text(statement.producer, "PRODUCER")
     if len(producer) > PRODUCER_CHARS_MAX or not producer.isprintable():
         reason = f"PRODUCER is a text of 1 to {PRODUCER_CHARS_MAX} printable characters."
         raise SqlInvalid(reason=reason, hint="Choose a shorter one, without control characters.")
-    return Sender(producer, bound.number(statement.sequence, "SEQUENCE", 0, SEQUENCE_MAX))
+    return Sender(producer, bound.number(statement.sequence, "SEQUENCE", 0, SEQUENCE_MAX), user)
 
 
 def _which_partition(topic: Topic, syntax: str) -> SqlInvalid:

@@ -94,13 +94,14 @@ async def _read_messages(request: HttpRequest) -> tuple[Messages, Sender | None]
         if in_query is not None:
             reason = "With a JSON body, producerId and sequence belong in the body."
             raise RequestInvalid(reason=reason, hint="In the query they belong to an Arrow body.")
-        return await request.run_by_size(_from_json, await request.body(), limits)
+        user = request.principal.qualified_name
+        return await request.run_by_size(_from_json, await request.body(), limits, user)
     if kind == ARROW_STREAM:
         return await request.runtime.threads.read(_from_arrow, await request.body(), limits), in_query
     raise ContentTypeUnsupported(content_type=kind[:80] or "(none)", supported=f"{JSON}' or '{ARROW_STREAM}")
 
 
-def _from_json(content: bytes, limits: Settings) -> tuple[Messages, Sender | None]:
+def _from_json(content: bytes, limits: Settings, user: str) -> tuple[Messages, Sender | None]:
     body = decode_json(content, _publish)
     dedup_keys = [message.dedup_key for message in body.messages]
     messages = Messages(
@@ -109,7 +110,7 @@ def _from_json(content: bytes, limits: Settings) -> tuple[Messages, Sender | Non
         [message.partition for message in body.messages],
         dedup_keys if dedup_keys.count(None) < len(dedup_keys) else None,
     )
-    sender = _sender(body.producer_id, body.sequence)
+    sender = _sender(body.producer_id, body.sequence, user)
     _check_sizes(limits, messages)
     return messages, sender
 
@@ -147,7 +148,8 @@ def _sender_of_query(request: HttpRequest) -> Sender | None:
     if unknown:
         reason = f"A publish has no parameter '{shorten(unknown[0])}'."
         raise RequestInvalid(reason=reason, hint=f"It takes {' and '.join(_QUERY)}, for an Arrow body.")
-    return _sender(query.get("producerId"), _number(query.get("sequence")))
+    user = request.principal.qualified_name
+    return _sender(query.get("producerId"), _number(query.get("sequence")), user)
 
 
 def _number(text: str | None) -> int | None:
@@ -158,7 +160,7 @@ def _number(text: str | None) -> int | None:
     return int(text)
 
 
-def _sender(producer_id: str | None, sequence: int | None) -> Sender | None:
+def _sender(producer_id: str | None, sequence: int | None, user: str) -> Sender | None:
     if producer_id is None and sequence is None:
         return None
     if producer_id is None or sequence is None:
@@ -168,7 +170,7 @@ def _sender(producer_id: str | None, sequence: int | None) -> Sender | None:
     if not 1 <= len(producer_id) <= PRODUCER_ID_CHARS_MAX or not 0 <= sequence < 2**62:
         reason = f"producerId has 1 to {PRODUCER_ID_CHARS_MAX} characters, and sequence counts from 0."
         raise RequestInvalid(reason=reason, hint="The sequence is the number of the request's first message.")
-    return Sender(producer_id, sequence)
+    return Sender(producer_id, sequence, user)
 
 
 def _response(receipt: Receipt) -> bytes:

@@ -72,7 +72,8 @@ async def store_part(request: HttpRequest) -> Response:
     count = await runtime.threads.read(_check_part, runtime, topic, content)
     if runtime.quotas.limits_published:
         runtime.quotas.take_published(request.principal, len(content))
-    change = _parts(runtime).plan_part(topic, name, content, count)
+    user = request.principal.qualified_name
+    change = _parts(runtime).plan_part(topic, name, user, content, count)
 
     def stage(staging: Staging) -> int | None:
         part_id = change(staging)
@@ -90,9 +91,9 @@ async def commit_batch(request: HttpRequest) -> Response:
     body = await request.json(_commit)
     topic.check_id(body.topic_id)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
-    parts = _parts(runtime)
+    parts, user = _parts(runtime), request.principal.qualified_name
     async with parts.turn:
-        plan = partial(parts.plan_commit, topic, name, part_ids, lasts=body.lasts)
+        plan = partial(parts.plan_commit, topic, name, user, part_ids, lasts=body.lasts)
         change = await runtime.threads.read(plan)
         outcome = await runtime.committer.commit(change)
     if outcome.committed:
@@ -105,7 +106,8 @@ async def abort_batch(request: HttpRequest) -> Response:
     runtime, topic = request.runtime, request.topic()
     body = await request.json(_abort)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
-    change = await runtime.threads.read(_parts(runtime).plan_abort, topic, name, part_ids)
+    user = request.principal.qualified_name
+    change = await runtime.threads.read(_parts(runtime).plan_abort, topic, name, user, part_ids)
     return json_answer(AbortResponse(await runtime.committer.commit(change)))
 
 

@@ -37,7 +37,7 @@ _STATEMENTS = (
     *(RowExists, TableChanged, WriteConflict),
     *(TopicNotFound, TopicExists, PartitionNotFound, OffsetOutOfRange, TopicReplaced, TimeRangeInvalid),
     *(GroupNotFound, LeaseLost, RouteExists, RouteNotFound, RouteCycle, DurationInvalid),
-    *(SequenceGap, SequenceReused, SequenceTooOld),
+    *(SequenceGap, SequenceReused, SequenceTooOld, OwnedByAnother),
 )
 _READS: Kinds = (StorageFailed, StorageCorrupt)
 _WRITES: Kinds = (StorageFull, StorageFailed)
@@ -55,6 +55,7 @@ _OF: dict[Operation, Kinds] = {
         SequenceGap,
         SequenceReused,
         SequenceTooOld,
+        OwnedByAnother,
         TopicReplaced,
         QuotaReached,
         StorageCorrupt,
