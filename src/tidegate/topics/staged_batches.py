@@ -144,7 +144,7 @@ def find_part(reader: Reader | Staging, topic: Topic, name: BatchName, part_id: 
 def parts_bytes(reader: Reader, topic: Topic) -> int:
     """Return the bytes of all parts of a topic; reads their heads alone."""
     span = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _HEAD))
-    return sum(_decoded(stored, PartHead, topic).size_bytes for _, stored in reader.scan(span))
+    return sum(_part_head(stored, topic).size_bytes for _, stored in reader.scan(span))
 
 
 def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[StoredPart]:
