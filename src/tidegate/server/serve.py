@@ -173,6 +173,7 @@ async def _serve(
         runtime.url = settings.server.public_url or url
         home.write_address(url, os.getpid(), None if tls is None else str(tls.write_pin(home.run_path)))
         log.info("serving home=%s url=%s", home.path, url)
+        runtime.lakes.warm()
         hide_aborted_answers()
         server = _Server(config, settings.server.grace_seconds)
         for number in (signal.SIGTERM, signal.SIGINT):

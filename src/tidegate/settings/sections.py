@@ -138,9 +138,11 @@ class QuerySettings:
 
     timeout_seconds: float = _setting(60.0, "A statement that runs longer is stopped.", 0.001, 86_400)
     rows_max: int = _setting(100_000, "Most rows in a JSON or Arrow answer.", 1, 100_000_000)
-    memory_mb: int = _setting(1024, "Memory that DuckDB may use before it spills.", 64, 1 << 20)
-    threads: int = _setting(2, "Threads that DuckDB may use.", 1, 1024)
+    memory_mb: int = _setting(1024, "Memory of one statement in DuckDB before it spills.", 64, 1 << 20)
+    threads: int = _setting(2, "Threads of one statement in DuckDB.", 1, 1024)
     statements_max: int = _setting(4, "Statements that run at the same time; more wait their turn.", 1, 1024)
+    tenant_statements_max: int = _setting(0, "Those of one tenant; 0: all of them.", 0, 1024)
+    user_statements_max: int = _setting(0, "Those of one user; 0: all of them.", 0, 1024)
 
 
 @dataclass(frozen=True, slots=True)

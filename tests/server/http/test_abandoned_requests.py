@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from tests.server.sql_client import Client
 from tidegate.model.clock import SystemClock
+from tidegate.server.runtime.statement_queue import StatementOwner, StatementShares
 from tidegate.server.runtime.thread_pools import Threads
 from tidegate.telemetry.metrics import Metrics
 from tidegate.testing.server import RunningServer, running_server
@@ -26,6 +27,7 @@ from tidegate.testing.server import RunningServer, running_server
 FOREVER = "(SELECT sum(a.range * b.range) FROM range(1000000000) a, range(1000000000) b)"
 STATEMENTS_MAX = 2
 GIVE_UP_SECONDS = 60
+OWNER = StatementOwner("default", "ada")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def test_ctrl_c_stops_the_statement_of_the_command(server: RunningServer, admin:
 
 
 def test_what_has_begun_and_is_not_stopped_gives_its_answer() -> None:
-    threads = Threads(1, Metrics(time.monotonic), SystemClock())
+    threads = Threads(StatementShares(1, 1, 1), Metrics(time.monotonic), SystemClock())
     has_left, has_begun = asyncio.Event(), threading.Event()
 
     async def leave() -> None:
@@ -138,14 +140,14 @@ def test_what_has_begun_and_is_not_stopped_gives_its_answer() -> None:
         return "written"
 
     async def run() -> str:
-        return await threads.statement_for(leave, write, asyncio.get_running_loop())
+        return await threads.statement_for(OWNER, leave, write, asyncio.get_running_loop())
 
     assert asyncio.run(run()) == "written"
     threads.close()
 
 
 def test_what_waits_is_dropped_unrun() -> None:
-    threads = Threads(1, Metrics(time.monotonic), SystemClock())
+    threads = Threads(StatementShares(1, 1, 1), Metrics(time.monotonic), SystemClock())
     may_end, ran = threading.Event(), threading.Event()
 
     async def stay() -> None:
@@ -155,10 +157,10 @@ def test_what_waits_is_dropped_unrun() -> None:
         await asyncio.sleep(0)
 
     async def run() -> None:
-        first = asyncio.ensure_future(threads.statement_for(stay, may_end.wait))
+        first = asyncio.ensure_future(threads.statement_for(OWNER, stay, may_end.wait))
         await asyncio.sleep(0)
         with pytest.raises(ClientDisconnect):
-            await threads.statement_for(leave, ran.set)
+            await threads.statement_for(OWNER, leave, ran.set)
         may_end.set()
         await first
 

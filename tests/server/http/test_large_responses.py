@@ -35,6 +35,7 @@ from tidegate.server.http.responses import (
     LargeResponse,
     StreamResponse,
 )
+from tidegate.server.runtime.statement_queue import StatementShares
 from tidegate.server.runtime.thread_pools import Threads
 from tidegate.settings import ServerSettings
 from tidegate.telemetry.metrics import Metrics
@@ -243,7 +244,7 @@ def test_a_slow_caller_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_work_on_a_large_body_leaves_the_event_loop() -> None:
     metrics = Metrics(time.monotonic)
-    threads = Threads(1, metrics, SystemClock())
+    threads = Threads(StatementShares(1, 1, 1), metrics, SystemClock())
     running: Any = SimpleNamespace(threads=threads, settings=SimpleNamespace(server=ServerSettings()))
 
     async def worker_of(size_bytes: int) -> str:

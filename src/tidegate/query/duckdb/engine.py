@@ -43,6 +43,8 @@ from tidegate.tables.validation import near_names
 
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
 ATTEMPTS_MAX = 3
+# Statements of a tenant beside its first have a lower priority than the first statement of any tenant.
+OTHERS_NICENESS = 7
 LAKE = "lake"
 _MEMORY_ERRORS = frozenset({"OutOfMemoryException", "ArrowMemoryError", "MemoryError"})
 
@@ -102,6 +104,7 @@ class LakeQuery:
         self._settings = settings or QueryLimits()
         self._pool = pool or query_pool()
         self._owner = owner_of(lake.root, self._settings)
+        self._other_owner = self._owner._replace(niceness=OTHERS_NICENESS)
         self._watches: set[Watch] = set()
 
     def run(
@@ -170,14 +173,16 @@ class LakeQuery:
 
     def close(self) -> None:
         """End the processes that wait for a statement over this lake."""
-        self._pool.drop(self._owner)
+        for owner in (self._owner, self._other_owner):
+            self._pool.drop(owner)
 
     @contextmanager
     def _session(self, request: _SelectRequest) -> Iterator[StatementSession]:
         watch = Watch(self._pool.seconds, self._settings.timeout_seconds)
+        owner = self._other_owner if self._watches else self._owner
         self._watches.add(watch)
         try:
-            with open_statement(self._pool, self._owner, watch, request.params) as session:
+            with open_statement(self._pool, owner, watch, request.params) as session:
                 yield session
         finally:
             self._watches.discard(watch)

@@ -46,6 +46,7 @@ class Confinement(msgspec.Struct, array_like=True):
     memory_mb: int
     threads: int
     spill_path: str
+    niceness: int
 
 
 class StatementText(msgspec.Struct, array_like=True):

@@ -32,12 +32,13 @@ def query_pool() -> ProcessPool:
 
 
 class LakeOwner(NamedTuple):
-    """The lake and the limits that a child is bound to for good."""
+    """The lake, the limits and the priority (`nice`) that a child is bound to for good."""
 
     root: Path
     memory_mb: int
     threads: int
     spill_path: Path | None
+    niceness: int = 0
 
 
 def owner_of(root: Path, limits: QueryLimits) -> LakeOwner:
@@ -151,7 +152,7 @@ def open_statement(
     with pool.session(owner, watch, owner.memory_mb) as session:
         if session.is_new:
             spill = "" if owner.spill_path is None else str(session.spill_below(owner.spill_path))
-            limits = wire.Confinement(str(owner.root), owner.memory_mb, owner.threads, spill)
+            limits = wire.Confinement(str(owner.root), owner.memory_mb, owner.threads, spill, owner.niceness)
             session.post(wire.CONFINE, _encode(limits))
         statement = StatementSession(session, params)
         try:

@@ -7,6 +7,7 @@ it does not, the process is killed instead.
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import threading
@@ -87,6 +88,9 @@ def _confine(database: LakeDatabase, limits: wire.Confinement) -> None:
         Path(limits.root),
         QueryLimits(memory_mb=limits.memory_mb, threads=limits.threads, spill_path=spill),
     )
+    if limits.niceness:
+        # All threads of the process: it leads a process group of its own.
+        os.setpriority(os.PRIO_PGRP, 0, limits.niceness)
     most = (limits.memory_mb * 2 + DATA_LIMIT_MB) * 1024 * 1024
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard == resource.RLIM_INFINITY or hard > most:

@@ -176,6 +176,7 @@ def _fork(connection: socket.socket, module: ModuleType, fds: list[int]) -> int:
 
 def _become_child(parent: int) -> None:
     signal.set_wakeup_fd(-1)
+    os.setpgid(0, 0)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -38,6 +38,7 @@ from tidegate.server.http.arrow import arrow_answer, plain_table
 from tidegate.server.http.request import HttpRequest, decode_json
 from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
 from tidegate.server.runtime.runtime import Runtime
+from tidegate.server.runtime.statement_queue import StatementOwner
 from tidegate.sql.statements import (
     Delete,
     DescribeTable,
@@ -263,11 +264,13 @@ class _StatementRun:
             raise RequestInvalid(reason="This statement takes no Idempotency-Key.", hint=KEY_HINT)
         write = _arrow if alone and self._request.wants_arrow() else _json
         threads = self._runtime.threads
-        run = threads.read if step.is_short else threads.statement
+        principal = self._request.principal
+        owner = StatementOwner(self._request.tenant, principal.full_name)
+        run = threads.read if step.is_short else partial(threads.statement, owner)
         if step.audit is None and not step.is_short:
             # A definition runs to its end even if its client disconnects; everything else does not.
             content, outcome, kind = await threads.statement_for(
-                self._request.wait_disconnect, write, step.work
+                owner, self._request.wait_disconnect, write, step.work
             )
         elif step.audit is None:
             content, outcome, kind = await run(write, step.work)

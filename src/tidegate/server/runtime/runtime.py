@@ -32,6 +32,7 @@ from tidegate.server.access.audit_notes import AuditNotes
 from tidegate.server.access.auth import TokenCache
 from tidegate.server.access.quotas import Quotas
 from tidegate.server.runtime.row_owners import RowOwners
+from tidegate.server.runtime.statement_queue import StatementShares
 from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
 from tidegate.server.runtime.tenant_disk import TenantDisks
 from tidegate.server.runtime.tenant_lakes import TenantLakes
@@ -257,7 +258,8 @@ def _build(
         committer.close()
         raise
     _write_high_water(committer, start_us)
-    threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
+    threads = Threads(StatementShares.of(settings.query), metrics, clock)
+    lakes = TenantLakes(home, settings)
     storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids, quotas)
     try:
         hub = new_hub(settings, clock, start_us, loop)

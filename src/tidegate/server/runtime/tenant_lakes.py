@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.remote import query_pool
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.settings import Settings
 from tidegate.storage.home.home import Home
@@ -17,6 +18,7 @@ class TenantLakes:
     def __init__(self, home: Home, settings: Settings) -> None:
         self._home = home
         self._settings = settings
+        self._pool = query_pool()
         self._lock = threading.Lock()
         self._open: dict[str, tuple[Lake, LakeQuery]] = {}
 
@@ -28,13 +30,17 @@ class TenantLakes:
         """Return SQL over the Delta tables of a tenant."""
         return self._open_lake(tenant)[1]
 
+    def warm(self) -> None:
+        """Start processes for the first statements; does not wait for them."""
+        self._pool.warm()
+
     def interrupt(self) -> None:
         """Interrupt every running statement."""
         for _, query in list(self._open.values()):
             query.interrupt()
 
     def close(self) -> None:
-        """Close the databases."""
+        """End the processes that wait for a statement."""
         for _, query in self._open.values():
             query.close()
 
@@ -42,7 +48,7 @@ class TenantLakes:
         with self._lock:
             if tenant not in self._open:
                 lake = Lake(self._home.tenant_lake_path(tenant))
-                self._open[tenant] = (lake, LakeQuery(lake, self._limits(tenant)))
+                self._open[tenant] = (lake, LakeQuery(lake, self._limits(tenant), self._pool))
             return self._open[tenant]
 
     def _limits(self, tenant: str) -> QueryLimits:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 
-from tidegate.errors import CatalogUnavailable, NotReady, TooManyRequests
+from tidegate.errors import CatalogUnavailable, NotReady
 from tidegate.model.clock import Clock
 from tidegate.query.processes.watch import Stopper
-from tidegate.telemetry.metrics import Metrics, StatementTurn
+from tidegate.server.runtime.statement_queue import (
+    StatementOwner,
+    StatementQueue,
+    StatementShares,
+    StatementSlot,
+)
+from tidegate.telemetry.metrics import Metrics
 
 # Reads are short and mostly wait for the GIL: more threads would not help.
 READ_THREADS = 8
@@ -22,10 +28,6 @@ READ_THREADS = 8
 CATALOG_THREADS = 8
 # Flushing must not wait for a long removal of files, nor that for the build of an index.
 UPKEEP_THREADS = 3
-# Queued statements for each that may run; more would wait longer than clients do.
-STATEMENTS_WAITING_PER_THREAD = 16
-# Retry-After where too many statements are queued.
-RETRY_SECONDS = 2
 
 T = TypeVar("T")
 
@@ -33,15 +35,14 @@ T = TypeVar("T")
 class Threads:
     """Thread pools for reads, statements, the catalog and background work."""
 
-    def __init__(self, statements_max: int, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, shares: StatementShares, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._clock = clock
         self._reads = ThreadPoolExecutor(READ_THREADS, "tidegate-read")
         self._catalog = ThreadPoolExecutor(CATALOG_THREADS, "tidegate-catalog")
-        self._statements = ThreadPoolExecutor(statements_max, "tidegate-sql")
+        self._statements = ThreadPoolExecutor(shares.most, "tidegate-sql")
         self._upkeep = ThreadPoolExecutor(UPKEEP_THREADS, "tidegate-upkeep")
-        self._statements_max = statements_max
-        self._statement_count = 0
+        self._queue = StatementQueue(shares)
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a short read of the engine or of a file."""
@@ -65,13 +66,22 @@ class Threads:
         finally:
             self._metrics.observe_catalog(self._clock.monotonic_seconds() - began, answered=answered)
 
-    async def statement(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a statement; raise TooManyRequests where too many are queued already."""
-        with self._queue_slot() as turn:
-            return await _run_in(self._statements, turn.run, call, *arguments)
+    async def statement(self, owner: StatementOwner, call: Callable[..., T], *arguments: Any) -> T:
+        """Run a statement when it is its turn; raise TooManyRequests where too many wait already."""
+        with self._metrics.statement() as turn:
+            slot = self._queue.enter(owner)
+            try:
+                await asyncio.shield(slot.granted)
+            except asyncio.CancelledError:
+                slot.leave()
+                raise
+            return await asyncio.wrap_future(
+                self._submit(slot, contextvars.copy_context(), turn.run, call, *arguments)
+            )
 
     async def statement_for(
         self,
+        owner: StatementOwner,
         wait_disconnect: Callable[[], Coroutine[Any, Any, None]],
         call: Callable[..., T],
         *arguments: Any,
@@ -84,14 +94,16 @@ class Threads:
         stopper, gone = Stopper(), NotReady(reason="nobody waits for this statement")
         context = contextvars.copy_context()
         context.run(stopper.enter)
-        with self._queue_slot() as turn:
-            queued = self._statements.submit(context.run, turn.run, call, *arguments)
-            work, disconnected = asyncio.wrap_future(queued), asyncio.ensure_future(wait_disconnect())
+        with self._metrics.statement() as turn:
+            slot, disconnected = self._queue.enter(owner), asyncio.ensure_future(wait_disconnect())
+            work: asyncio.Future[T] | None = None
             try:
+                await asyncio.wait((slot.granted, disconnected), return_when=asyncio.FIRST_COMPLETED)
+                if disconnected.done():
+                    raise ClientDisconnect
+                work = asyncio.wrap_future(self._submit(slot, context, turn.run, call, *arguments))
                 await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
-                    if queued.cancel():
-                        raise ClientDisconnect
                     stopper.stop(gone)
                 return await work
             except NotReady as problem:
@@ -102,25 +114,22 @@ class Threads:
                 disconnected.cancel()
                 # Also where this task is cancelled: nobody waits for the result any more.
                 stopper.stop(gone)
-                work.cancel()
+                if work is None:
+                    slot.leave()
 
-    @contextmanager
-    def _queue_slot(self) -> Iterator[StatementTurn]:
-        """Count a statement while it is queued or runs."""
-        most = self._statements_max * (1 + STATEMENTS_WAITING_PER_THREAD)
-        if self._statement_count >= most:
-            raise TooManyRequests(
-                what="statements wait already",
-                limit=most,
-                setting="query.statements_max",
-                retry_after_seconds=RETRY_SECONDS,
-            )
-        self._statement_count += 1
-        try:
-            with self._metrics.statement() as turn:
-                yield turn
-        finally:
-            self._statement_count -= 1
+    def _submit(
+        self, slot: StatementSlot, context: contextvars.Context, call: Callable[..., T], *arguments: Any
+    ) -> Future[T]:
+        """Run a call that has its turn; the turn ends with the call, whoever still waits for it."""
+        loop = asyncio.get_running_loop()
+
+        def leave(_: Future[T]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for a turn
+                loop.call_soon_threadsafe(slot.leave)
+
+        work = self._statements.submit(context.run, call, *arguments)
+        work.add_done_callback(leave)
+        return work
 
     def close(self) -> None:
         """Wait for running work."""
