@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import threading
@@ -36,6 +37,14 @@ class ChildProcess:
         """Ask the child to interrupt its statement, now and until it is killed."""
         with contextlib.suppress(ChannelClosed):
             self._control.send(0, b"")
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
+        if self._pidfd is None:
+            return False
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        return not ended.poll(0)
 
     def private_bytes(self) -> int:
         """Return the memory that is not shared with other processes; 0 for a child that is gone."""

@@ -47,6 +47,7 @@ class ForkServer:
     def __init__(self, module: str) -> None:
         self._module = module
         self._lock = threading.Lock()
+        self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
 
@@ -79,14 +80,17 @@ class ForkServer:
         raise QueryCrashed(reason="no process can be started for it")
 
     def close(self) -> None:
-        """End the fork server and every child of it."""
+        """End the fork server and every child of it; there are no more."""
         with self._lock:
+            self._is_closed = True
             self._drop()
 
     def _connected(self) -> socket.socket:
         if self._connection is not None and self._process is not None and self._process.poll() is None:
             return self._connection
         self._drop()
+        if self._is_closed:
+            raise ConnectionAbortedError("it is closed")
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-P", "-m", __spec__.name, str(theirs.fileno()), self._module]

@@ -129,7 +129,7 @@ class ProcessPool:
         self._spare: ChildProcess | None = None
         self._idle: list[ChildProcess] = []
         self._running: set[ProcessSession] = set()
-        self._is_started = self._is_asleep = False
+        self._is_started = self._is_asleep = self._is_closed = False
         self._refill_at_seconds = seconds()
 
     def warm(self) -> None:
@@ -173,14 +173,37 @@ class ProcessPool:
         for child in dropped:
             self._end(child, "retired")
 
-    def _acquire(self, owner: Hashable) -> ChildProcess:
+    def close(self) -> None:
+        """End all children, those that run a statement too, and the fork server; no session can begin."""
         with self._changed:
-            for child in reversed(self._idle):
+            self._is_closed = True
+            children = [*self._idle, *([] if self._spare is None else [self._spare])]
+            self._idle, self._spare = [], None
+            self._is_asleep = False
+            self._changed.notify_all()
+        for child in children:
+            self._end(child, "retired")
+        self._fork_server.close()
+
+    def _acquire(self, owner: Hashable) -> ChildProcess:
+        child = self._take(owner)
+        while child is not None:
+            if child.is_alive():
+                return child
+            self._end(child, "crash")
+            child = self._take(owner)
+        return self._start()
+
+    def _take(self, owner: Hashable) -> ChildProcess | None:
+        """Return an idle child of the owner, else the spare one, if there is any."""
+        with self._changed:
+            # The one that has been idle longest: the newest may still prepare its next session.
+            for child in self._idle:
                 if child.owner == owner:
                     self._idle.remove(child)
                     return child
             spare, self._spare = self._spare, None
-        return spare or self._start()
+        return spare
 
     def _start(self) -> ChildProcess:
         pid, session, control = self._fork_server.fork()
@@ -201,7 +224,7 @@ class ProcessPool:
             return
         with self._changed:
             self._idle.append(child)
-            extra = self._idle.pop(0) if len(self._idle) > IDLE_MAX else None
+            extra = self._idle.pop(0) if len(self._idle) > IDLE_MAX or self._is_closed else None
         if extra is not None:
             self._end(extra, "retired")
 
@@ -230,6 +253,8 @@ class ProcessPool:
                     self._is_asleep, quiet_ticks = True, 0
                     while self._is_asleep:
                         self._changed.wait()
+                if self._is_closed:
+                    return
             now_seconds = self.seconds()
             for session in running:
                 session.look(now_seconds)
@@ -243,7 +268,7 @@ class ProcessPool:
             self._refill_at_seconds = self.seconds() + RETRY_SECONDS
             return
         with self._changed:
-            if self._spare is None:
+            if self._spare is None and not self._is_closed:
                 self._spare = child
                 return
         self._end(child, "retired")

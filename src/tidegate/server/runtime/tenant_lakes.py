@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from pathlib import Path
 
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.remote import query_pool
@@ -17,6 +19,8 @@ class TenantLakes:
 
     def __init__(self, home: Home, settings: Settings) -> None:
         self._home = home
+        # What statements of a killed server left there.
+        shutil.rmtree(self._spill_path, ignore_errors=True)
         self._settings = settings
         self._pool = query_pool()
         self._lock = threading.Lock()
@@ -58,5 +62,9 @@ class TenantLakes:
             rows_max=limits.rows_max,
             memory_mb=limits.memory_mb,
             threads=limits.threads,
-            spill_path=self._home.run_path / "spill" / tenant,
+            spill_path=self._spill_path / tenant,
         )
+
+    @property
+    def _spill_path(self) -> Path:
+        return self._home.run_path / "spill"

@@ -1,0 +1,1 @@
+"""Child processes that run statements: channels, the fork server, the pool."""
