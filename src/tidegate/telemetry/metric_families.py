@@ -37,6 +37,9 @@ TABLE_KINDS = ("user", "shared", "stream", OTHER)
 LOG_LEVELS = ("warning", "error")
 SCRAPE_PARTS = ("load", "catalog", "engine", "topics", "disk", "process", "worker", "lake", "logs", "quotas")
 
+QUERY_PROCESS_STATES = ("running", "idle")
+QUERY_PROCESS_ENDS = ("retired", "stopped", "time", "memory", "crash")
+
 # From a hot publish (about a millisecond with its sync) to a long poll or a statement of a minute.
 SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 SYNC_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
@@ -244,6 +247,28 @@ _WORK = (
         "seconds",
         "Time of one statement, without the wait for its turn.",
         SECONDS_BUCKETS,
+    ),
+    _gauge("tidegate_sql_tenants_running", "", "Tenants whose statements run now."),
+    _gauge("tidegate_sql_tenants_waiting", "", "Tenants whose statements wait for their turn."),
+    _gauge(
+        "tidegate_query_processes",
+        "",
+        "Child processes for statements, by what they do.",
+        (Label("state", words=QUERY_PROCESS_STATES),),
+    ),
+    _gauge(
+        "tidegate_query_processes_memory_bytes",
+        "bytes",
+        "Memory of these processes that they do not share with others.",
+    ),
+    _counter("tidegate_query_processes_started_total", "", "Processes that were started.", (), "scrape"),
+    _counter(
+        "tidegate_query_processes_ended_total",
+        "",
+        "Processes that ended: idle or large ones (retired), after a statement that was stopped (stopped), "
+        "killed for its time or its memory, or by themselves (crash).",
+        (Label("reason", words=QUERY_PROCESS_ENDS),),
+        "scrape",
     ),
     _gauge("tidegate_jobs_running", "", "Jobs that run in this server now.", (), "event"),
     _counter(

@@ -148,7 +148,7 @@ def test_every_statement_has_its_own_answer_while_children_are_killed(pool: Proc
         while not over.is_set():
             for session in list(pool._running):
                 if chance.random() < 0.2:
-                    session._child.kill()
+                    session.child.kill()
             for child in list(pool._idle):
                 if chance.random() < 0.2:
                     child.kill()

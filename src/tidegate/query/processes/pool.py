@@ -57,35 +57,35 @@ class ProcessSession:
         self.is_new = child.owner is None
         self.is_finished = False
         self.killed_for = ""
-        self._child = child
+        self.child = child
         self._memory_mb = memory_mb
         self._is_waiting = False
 
     def spill_below(self, folder: Path) -> Path:
         """Return a folder of this child alone; it is removed with the child."""
-        self._child.spill_path = folder / str(self._child.pid)
-        return self._child.spill_path
+        self.child.spill_path = folder / str(self.child.pid)
+        return self.child.spill_path
 
     def post(self, kind: int, content: bytes | bytearray | memoryview, fd: int | None = None) -> None:
         """Send a frame that has no answer."""
         with self._guarded():
-            self._child.channel.send(kind, content, fd)
+            self.child.channel.send(kind, content, fd)
 
     def call(self, kind: int, content: bytes | bytearray | memoryview, fd: int | None = None) -> ChannelFrame:
         """Send a frame and return the first frame of its answer."""
         with self._guarded():
-            self._child.channel.send(kind, content, fd)
-            return self._child.channel.receive()
+            self.child.channel.send(kind, content, fd)
+            return self.child.channel.receive()
 
     def receive(self) -> ChannelFrame:
         """Return the next frame of an answer."""
         with self._guarded():
-            return self._child.channel.receive()
+            return self.child.channel.receive()
 
     def finish(self, kind: int) -> None:
         """Tell the child that the statement is over; every answer was read, so it can serve another."""
         with suppress(ChannelClosed):
-            self._child.channel.send(kind, b"")
+            self.child.channel.send(kind, b"")
             self.is_finished = True
 
     def look(self, now_seconds: float) -> None:
@@ -95,13 +95,13 @@ class ProcessSession:
         if not self._is_waiting:
             return
         stopped = self.watch.stopped_at_seconds
-        if self._child.private_bytes() > (self._memory_mb + SLACK_MB) * BYTES_PER_MB:
+        if self.child.private_bytes() > (self._memory_mb + SLACK_MB) * BYTES_PER_MB:
             self.killed_for = "memory"
             self.watch.stop(QueryMemory(memory_mb=self._memory_mb))
-            self._child.kill()
+            self.child.kill()
         elif stopped is not None and now_seconds >= stopped + KILL_AFTER_SECONDS:
             self.killed_for = "time"
-            self._child.kill()
+            self.child.kill()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -146,6 +146,14 @@ class ProcessPool:
     def idle_count(self) -> int:
         """The number of children that wait for one."""
         return len(self._idle) + (self._spare is not None)
+
+    def private_bytes(self) -> int:
+        """Return the memory of all children that they do not share."""
+        with self._changed:
+            children = [*self._idle, *(session.child for session in self._running)]
+            if self._spare is not None:
+                children.append(self._spare)
+        return sum(child.private_bytes() for child in children)
 
     @contextmanager
     def session(self, owner: Hashable, watch: Watch, memory_mb: int) -> Iterator[ProcessSession]:

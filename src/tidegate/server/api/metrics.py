@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -27,7 +27,14 @@ from tidegate.server.api import status
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.telemetry.logs import line_counts
-from tidegate.telemetry.metric_families import BY_NAME, OTHER, PIPELINE_STATES, SCRAPE_PARTS
+from tidegate.telemetry.metric_families import (
+    BY_NAME,
+    OTHER,
+    PIPELINE_STATES,
+    QUERY_PROCESS_ENDS,
+    QUERY_PROCESS_STATES,
+    SCRAPE_PARTS,
+)
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +93,21 @@ def _single(name: str, value: float) -> Metric:
     return _labelled(name, {(): value})
 
 
+def _by_word(counts: Mapping[str, int], words: Sequence[str]) -> dict[tuple[str, ...], float]:
+    return {(word,): float(counts.get(word, 0)) for word in words}
+
+
 def _load(runtime: Runtime) -> Iterator[Metric]:
     yield _single("tidegate_http_requests_in_flight", runtime.admission.running)
     yield _single("tidegate_http_polls_waiting", runtime.admission.waiting)
+    queue, pool = runtime.threads.statement_queue, runtime.lakes.processes
+    yield _single("tidegate_sql_tenants_running", queue.running_tenant_count)
+    yield _single("tidegate_sql_tenants_waiting", queue.waiting_tenant_count)
+    counts = {"running": pool.running_count, "idle": pool.idle_count, **pool.counts}
+    yield _labelled("tidegate_query_processes", _by_word(counts, QUERY_PROCESS_STATES))
+    yield _single("tidegate_query_processes_memory_bytes", pool.private_bytes())
+    yield _single("tidegate_query_processes_started_total", counts.get("started", 0))
+    yield _labelled("tidegate_query_processes_ended_total", _by_word(counts, QUERY_PROCESS_ENDS))
 
 
 def _catalog(runtime: Runtime) -> Iterator[Metric]:

@@ -87,6 +87,16 @@ class StatementQueue:
         self._waiting: OrderedDict[str, OrderedDict[str, deque[StatementSlot]]] = OrderedDict()
         self._waiting_counts: Counter[str | StatementOwner | None] = Counter()
 
+    @property
+    def running_tenant_count(self) -> int:
+        """The number of tenants whose statements run."""
+        return sum(isinstance(level, str) for level in list(self._running))
+
+    @property
+    def waiting_tenant_count(self) -> int:
+        """The number of tenants whose statements wait."""
+        return len(self._waiting)
+
     def enter(self, owner: StatementOwner) -> StatementSlot:
         """Return a slot, granted or waiting; raise TooManyRequests where too many wait already."""
         slot = StatementSlot(self, owner)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.remote import query_pool
 from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.processes.pool import ProcessPool
 from tidegate.settings import Settings
 from tidegate.storage.home.home import Home
 from tidegate.storage.lake.tables import Lake
@@ -33,6 +34,11 @@ class TenantLakes:
     def query(self, tenant: str) -> LakeQuery:
         """Return SQL over the Delta tables of a tenant."""
         return self._open_lake(tenant)[1]
+
+    @property
+    def processes(self) -> ProcessPool:
+        """The processes that run statements."""
+        return self._pool
 
     def warm(self) -> None:
         """Start processes for the first statements; does not wait for them."""

@@ -42,7 +42,7 @@ class Threads:
         self._catalog = ThreadPoolExecutor(CATALOG_THREADS, "tidegate-catalog")
         self._statements = ThreadPoolExecutor(shares.most, "tidegate-sql")
         self._upkeep = ThreadPoolExecutor(UPKEEP_THREADS, "tidegate-upkeep")
-        self._queue = StatementQueue(shares)
+        self.statement_queue = StatementQueue(shares)
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a short read of the engine or of a file."""
@@ -69,7 +69,7 @@ class Threads:
     async def statement(self, owner: StatementOwner, call: Callable[..., T], *arguments: Any) -> T:
         """Run a statement when it is its turn; raise TooManyRequests where too many wait already."""
         with self._metrics.statement() as turn:
-            slot = self._queue.enter(owner)
+            slot = self.statement_queue.enter(owner)
             try:
                 await asyncio.shield(slot.granted)
             except asyncio.CancelledError:
@@ -95,7 +95,7 @@ class Threads:
         context = contextvars.copy_context()
         context.run(stopper.enter)
         with self._metrics.statement() as turn:
-            slot, disconnected = self._queue.enter(owner), asyncio.ensure_future(wait_disconnect())
+            slot, disconnected = self.statement_queue.enter(owner), asyncio.ensure_future(wait_disconnect())
             work: asyncio.Future[T] | None = None
             try:
                 await asyncio.wait((slot.granted, disconnected), return_when=asyncio.FIRST_COMPLETED)
