@@ -30,7 +30,7 @@ from tidegate.query.duckdb.analysis import AnalyzedSelect, sql_invalid
 from tidegate.query.duckdb.error_positions import EngineError, TextRefused
 from tidegate.query.duckdb.explain import ExplainedTable, explain_answer, explain_files, explain_table
 from tidegate.query.duckdb.messages import ResultColumns
-from tidegate.query.duckdb.remote import StatementSession, open_statement, owner_of, query_pool
+from tidegate.query.duckdb.remote import AnalysisCache, StatementSession, open_statement, owner_of, query_pool
 from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.processes.pool import ProcessPool
@@ -105,6 +105,7 @@ class LakeQuery:
         self._pool = pool or query_pool()
         self._owner = owner_of(lake.root, self._settings)
         self._other_owner = self._owner._replace(niceness=OTHERS_NICENESS)
+        self._analyses = AnalysisCache()
         self._watches: set[Watch] = set()
 
     def run(
@@ -220,7 +221,7 @@ class LakeQuery:
 
     def _plan(self, session: StatementSession, request: _SelectRequest, scans: list[_FileScan]) -> _ReadPlan:
         """Check the statement, look up its tables, create views of files, and plan how to read the rest."""
-        statement = session.analyze(request.sql)
+        statement = session.analyze(request.sql, self._analyses)
         if request.check is not None:
             request.check(frozenset(statement.tables))
         found = self._find(statement, request.source)

@@ -4,6 +4,7 @@
     CONFINE              ────▶      binds it to one lake and its limits, for good
     ── for each statement ──
     ANALYZE              ◀───▶      what the text names; errors about it
+    STATEMENT            ────▶      instead, where that is known from before
     COMPARISONS, FILE_TESTS, CHOOSE_FILES, FILTER_TEXT      ◀───▶      pushdown
     SHOW_FILES, SHOW_COLUMNS, SHOW_ROWS      ────▶      views; an error comes with the next answer
     BIND                 ◀───▶
@@ -32,7 +33,7 @@ from tidegate.model.schemas import ColumnType
 
 CONFINE, FINISH = 1, 2
 ANALYZE, COMPARISONS, FILE_TESTS, CHOOSE_FILES, FILTER_TEXT = 10, 11, 12, 13, 14
-SHOW_FILES, SHOW_COLUMNS, SHOW_ROWS, BIND, RUN = 20, 21, 22, 23, 24
+STATEMENT, SHOW_FILES, SHOW_COLUMNS, SHOW_ROWS, BIND, RUN = 20, 21, 22, 23, 24, 25
 ANSWER, REFUSED, FAILED, ROWS_PART, ROWS, ROWS_END = 30, 31, 32, 33, 34, 35
 
 _DECIMAL, _BIG_INT, _DATE, _MOMENT = 1, 2, 3, 4
@@ -50,10 +51,11 @@ class Confinement(msgspec.Struct, array_like=True):
 
 
 class StatementText(msgspec.Struct, array_like=True):
-    """A statement, with its parameters as `pack_values` writes them."""
+    """A statement, with its parameters as `pack_values` writes them; `parameter_count` once it is known."""
 
     sql: str
     params: bytes
+    parameter_count: int = 0
 
 
 class TableColumns(msgspec.Struct, array_like=True):
@@ -69,6 +71,13 @@ class LakeColumns(msgspec.Struct, array_like=True):
 
     name: str
     columns: list[tuple[str, Any, bool]]
+
+
+class FoundFiles(msgspec.Struct, array_like=True):
+    """The numbers of the files to read (None: all), or the columns by which they are chosen first."""
+
+    chosen: list[int] | None = None
+    needed: list[str] = []
 
 
 class FileView(msgspec.Struct, array_like=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,11 @@ from tidegate.query.processes.watch import Watch
 from tidegate.query.scans.source import Comparison, SourceTable
 from tidegate.storage.lake.tables import TableView
 
+# The statistics of so many files are sent without asking which of them are needed.
+STATISTICS_ROWS_MAX = 512
+# Texts that are cached: a service sends a few dozen, and long ones are rarely sent twice.
+ANALYZED_MAX = 1024
+ANALYZED_CHARS_MAX = 4096
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -46,6 +52,30 @@ def owner_of(root: Path, limits: QueryLimits) -> LakeOwner:
     return LakeOwner(root.absolute(), limits.memory_mb, limits.threads, limits.spill_path)
 
 
+class AnalysisCache:
+    """The newest analyses of one tenant, by text and number of parameters; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int], AnalyzedSelect] = OrderedDict()
+
+    def find(self, sql: str, parameter_count: int) -> AnalyzedSelect | None:
+        """Return the analysis of a text, if it is known."""
+        with self._lock:
+            known = self._known.get((sql, parameter_count))
+            if known is not None:
+                self._known.move_to_end((sql, parameter_count))
+            return known
+
+    def add(self, sql: str, parameter_count: int, analyzed: AnalyzedSelect) -> None:
+        """Remember an analysis; the one that was not used for longest is forgotten."""
+        if len(sql) <= ANALYZED_CHARS_MAX:
+            with self._lock:
+                self._known[sql, parameter_count] = analyzed
+                if len(self._known) > ANALYZED_MAX:
+                    self._known.popitem(last=False)
+
+
 class StatementSession:
     """One statement in a child; EngineError is an error of DuckDB, every other is one of ours."""
 
@@ -56,16 +86,21 @@ class StatementSession:
         # Whether every answer that was asked for has been read.
         self.is_in_order = True
 
-    def analyze(self, sql: str) -> AnalyzedSelect:
+    def analyze(self, sql: str, cache: AnalysisCache) -> AnalyzedSelect:
         """Return the analysis of a text; raise SqlInvalid or SqlUnsupported."""
+        known = cache.find(sql, len(self._params))
         try:
-            text = wire.StatementText(sql, wire.pack_values(self._params))
-            content = _encode(text)
+            params = wire.pack_values(self._params)
+            if known is not None:
+                text = wire.StatementText(known.sql, params, known.parameter_count)
+                self._session.post(wire.STATEMENT, _encode(text))
+                return known
+            content = _encode(wire.StatementText(sql, params))
         except UnicodeEncodeError as error:
             raise SqlInvalid(reason=f"it is not Unicode text: {error}") from error
         found = self._call(wire.ANALYZE, content, wire.Analysis)
         outputs = found.outputs
-        return AnalyzedSelect(
+        analyzed = AnalyzedSelect(
             found.sql,
             Counter({(namespace, name): count for namespace, name, count in found.tables}),
             frozenset(found.unqualified),
@@ -73,6 +108,8 @@ class StatementSession:
             None if found.mentioned is None else frozenset(found.mentioned),
             None if outputs is None else _plain_outputs(*outputs),
         )
+        cache.add(sql, len(self._params), analyzed)
+        return analyzed
 
     def comparisons(self, table: SourceTable) -> tuple[Comparison, ...]:
         """Return the comparisons that every row of the table must meet to have any part in the answer."""
@@ -83,12 +120,21 @@ class StatementSession:
 
     def choose_files(self, view: TableView) -> list[int] | None:
         """Return the numbers of the files of a lake table to read, in order, or None for all of them."""
-        needed = self._call(wire.FILE_TESTS, _encode(_lake_columns_of(view)), list[str])
-        if not needed or view.file_count == 0:
+        if view.file_count == 0:
+            return None
+        columns = _encode(_lake_columns_of(view))
+        if view.file_count <= STATISTICS_ROWS_MAX:
+            with wire.memory_file(view.files) as fd:
+                return self._found_files(wire.FILE_TESTS, columns, fd).chosen
+        needed = self._found_files(wire.FILE_TESTS, columns).needed
+        if not needed:
             return None
         with wire.memory_file(view.files.select(needed)) as fd:
-            chosen: list[int] | None = self._call(wire.CHOOSE_FILES, view.name.encode(), list[int] | None, fd)
-            return chosen
+            return self._found_files(wire.CHOOSE_FILES, view.name.encode(), fd).chosen
+
+    def _found_files(self, kind: int, content: bytes, fd: int | None = None) -> wire.FoundFiles:
+        found: wire.FoundFiles = self._call(kind, content, wire.FoundFiles, fd)
+        return found
 
     def file_filter(self, view: TableView) -> str:
         """Return the WHERE of the SELECT that reads a lake table, as text; '' where there is none."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tidegate.errors import TidegateError
 from tidegate.model.schemas import ColumnType, parse_type
 from tidegate.query.duckdb import messages as wire
-from tidegate.query.duckdb.analysis import AnalyzedSelect, read_statement
+from tidegate.query.duckdb.analysis import read_statement
 from tidegate.query.duckdb.error_positions import TextRefused
 from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
 from tidegate.query.duckdb.views import SessionViews
@@ -132,8 +132,9 @@ class _Statement:
         self._channel = channel
         self._cursor = cursor
         self._views = SessionViews(cursor)
-        self._analyzed: AnalyzedSelect | None = None
+        self._sql = ""
         self._params: list[Any] = []
+        self._parameter_count = 0
         self._tests: dict[str, FileTests] = {}
         self._spoiled: Exception | None = None
         self._calls: dict[int, Callable[[ChannelFrame], Any]] = {
@@ -146,6 +147,7 @@ class _Statement:
             wire.RUN: lambda _: self._run(),
         }
         self._posts: dict[int, Callable[[ChannelFrame], None]] = {
+            wire.STATEMENT: self._set_statement,
             wire.SHOW_FILES: self._show_files,
             wire.SHOW_COLUMNS: self._show_columns,
             wire.SHOW_ROWS: self._show_rows,
@@ -162,7 +164,7 @@ class _Statement:
             if post is None:
                 self._answer(frame)
                 continue
-            has_views = True
+            has_views = has_views or frame.kind != wire.STATEMENT
             try:
                 if self._spoiled is None:
                     post(frame)
@@ -181,16 +183,11 @@ class _Statement:
         except _ENGINE_ERRORS as error:
             self._channel.send(wire.FAILED, _encode(_failure(error)))
 
-    @property
-    def _statement(self) -> AnalyzedSelect:
-        if self._analyzed is None:
-            raise RuntimeError("no statement was analyzed")
-        return self._analyzed
-
     def _analyze(self, frame: ChannelFrame) -> wire.Analysis:
         text = msgspec.msgpack.decode(frame.content, type=wire.StatementText)
         self._params = wire.unpack_values(text.params)
-        found = self._analyzed = read_statement(self._cursor, text.sql, self._params)
+        found = read_statement(self._cursor, text.sql, self._params)
+        self._sql, self._parameter_count = found.sql, found.parameter_count
         outputs = None
         if found.outputs is not None:
             columns = found.outputs.columns
@@ -204,24 +201,32 @@ class _Statement:
             outputs,
         )
 
+    def _set_statement(self, frame: ChannelFrame) -> None:
+        text = msgspec.msgpack.decode(frame.content, type=wire.StatementText)
+        self._sql, self._parameter_count = text.sql, text.parameter_count
+        self._params = wire.unpack_values(text.params)
+
     def _comparisons(self, frame: ChannelFrame) -> list[wire.FoundComparison]:
         table = _table_of(frame)
-        found = find_comparisons(self._cursor, self._statement.sql, table, self._params)
+        found = find_comparisons(self._cursor, self._sql, table, self._params)
         return [wire.FoundComparison(c.column, c.operator, wire.pack_values(c.values)) for c in found]
 
-    def _file_tests(self, frame: ChannelFrame) -> list[str]:
-        """Return the columns of the file table that are needed to choose files; none: all are read."""
+    def _file_tests(self, frame: ChannelFrame) -> wire.FoundFiles:
+        """Return the files to read, or the columns of the file table that are needed to choose them."""
         name, columns = _lake_columns(frame)
-        tests = find_file_tests(self._cursor, name, columns, self._statement.sql, self._params)
+        tests = find_file_tests(self._cursor, name, columns, self._sql, self._params)
+        files = None if frame.fd is None else wire.read_memory_file(frame.fd)
         if tests is None:
-            return []
+            return wire.FoundFiles()
+        if files is not None:
+            return wire.FoundFiles(choose_files(self._cursor, files, tests.tests, self._params))
         self._tests[name] = tests
-        return list(tests.columns)
+        return wire.FoundFiles(needed=list(tests.columns))
 
-    def _choose_files(self, frame: ChannelFrame) -> list[int] | None:
+    def _choose_files(self, frame: ChannelFrame) -> wire.FoundFiles:
         name = bytes(frame.content).decode()
         files = wire.read_memory_file(_fd_of(frame))
-        return choose_files(self._cursor, files, self._tests[name].tests, self._params)
+        return wire.FoundFiles(choose_files(self._cursor, files, self._tests[name].tests, self._params))
 
     def _filter_text(self, frame: ChannelFrame) -> str:
         if frame.content[:1] == b"L":
@@ -229,7 +234,7 @@ class _Statement:
             table = bound_files(name, columns)
         else:
             table = bound_table(_table_of(ChannelFrame(frame.kind, frame.content[1:])))
-        return find_filter(self._statement.sql, table, self._statement.parameter_count)
+        return find_filter(self._sql, table, self._parameter_count)
 
     def _show_files(self, frame: ChannelFrame) -> None:
         view = msgspec.msgpack.decode(frame.content, type=wire.FileView)
@@ -246,11 +251,12 @@ class _Statement:
 
     def _bound(self) -> Any:
         """Return the statement, not yet run; its rows are streamed, those of `execute` are copied."""
-        sql = self._statement.sql
         try:
-            return self._cursor.sql(sql, params=self._params)
+            return self._cursor.sql(self._sql, params=self._params)
         except (duckdb.BinderException, duckdb.CatalogException):
-            self._cursor.execute(sql, self._params)  # fails in the same way, with the position in the text
+            self._cursor.execute(
+                self._sql, self._params
+            )  # fails alike, with the position
             raise
 
     def _run(self) -> None:
