@@ -9,7 +9,7 @@ import pytest
 
 from tests.paths import ROOT
 from tidegate.query.processes.fork_server import ForkServer
-from tidegate.query.processes.pool import ProcessPool
+from tidegate.query.processes.pool import ChildPool
 
 CHILD = "tests.query.processes.echo_child"
 
@@ -24,7 +24,7 @@ def fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
 
 
 @pytest.fixture
-def pool(fork_server: ForkServer) -> Iterator[ProcessPool]:
-    opened = ProcessPool(fork_server, time.monotonic)
+def pool(fork_server: ForkServer) -> Iterator[ChildPool]:
+    opened = ChildPool(fork_server, time.monotonic)
     yield opened
     opened.close()

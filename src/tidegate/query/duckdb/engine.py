@@ -33,7 +33,7 @@ from tidegate.query.duckdb.messages import ResultColumns
 from tidegate.query.duckdb.remote import AnalysisCache, StatementSession, open_statement, owner_of, query_pool
 from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.duckdb.session import QueryLimits
-from tidegate.query.processes.pool import ProcessPool
+from tidegate.query.processes.pool import ChildPool
 from tidegate.query.processes.watch import Watch
 from tidegate.query.scans.lake import scan_sql
 from tidegate.query.scans.source import BYTES_PER_MB, ScanBudget, ScanPlan, ScanRequest, SourceTable
@@ -97,7 +97,7 @@ class LakeQuery:
     """Runs statements over one lake and what each caller may see; methods may be called from any thread."""
 
     def __init__(
-        self, lake: Lake, settings: QueryLimits | None = None, pool: ProcessPool | None = None
+        self, lake: Lake, settings: QueryLimits | None = None, pool: ChildPool | None = None
     ) -> None:
         """Without a pool, the one of this process is used."""
         self._lake = lake

@@ -54,9 +54,7 @@ class TextRefused(Exception):
     @classmethod
     def at(cls, message: str, text: str, location: Span) -> TextRefused:
         """Return the error of a position, in bytes, that DuckDB's tree has."""
-        refused = cls(ValueError(message), text)
-        refused.span = _in_characters(text, location)
-        return refused
+        return cls(message, shown_text(text), _in_characters(text, location))
 
 
 def read_error(error: Exception) -> tuple[str, Span | None]:

@@ -120,7 +120,7 @@ class EngineFailure(msgspec.Struct, array_like=True):
     message: str
 
 
-class Refusal(msgspec.Struct, array_like=True):
+class TextRefusal(msgspec.Struct, array_like=True):
     """An error of ours, as in an HTTP answer; with the parts of the TextRefused behind it."""
 
     wire: dict[str, Any]

@@ -19,7 +19,7 @@ from tidegate.query.duckdb.analysis import AnalyzedSelect, PlainOutputs
 from tidegate.query.duckdb.error_positions import EngineError, TextRefused
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.processes.channel import ChannelFrame
-from tidegate.query.processes.pool import ProcessPool, ProcessSession, shared_pool
+from tidegate.query.processes.pool import ChildPool, ChildSession, shared_pool
 from tidegate.query.processes.watch import Watch
 from tidegate.query.scans.source import Comparison, SourceTable
 from tidegate.storage.lake.tables import TableView
@@ -32,7 +32,7 @@ ANALYZED_CHARS_MAX = 4096
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def query_pool() -> ProcessPool:
+def query_pool() -> ChildPool:
     """Return the pool of this process for statements."""
     return shared_pool("tidegate.query.duckdb.worker")
 
@@ -79,7 +79,7 @@ class AnalysisCache:
 class StatementSession:
     """One statement in a child; EngineError is an error of DuckDB, every other is one of ours."""
 
-    def __init__(self, session: ProcessSession, params: Sequence[Any]) -> None:
+    def __init__(self, session: ChildSession, params: Sequence[Any]) -> None:
         self._session = session
         self._params = params
         self.check = session.watch.check
@@ -192,7 +192,7 @@ class StatementSession:
 
 @contextmanager
 def open_statement(
-    pool: ProcessPool, owner: LakeOwner, watch: Watch, params: Sequence[Any]
+    pool: ChildPool, owner: LakeOwner, watch: Watch, params: Sequence[Any]
 ) -> Iterator[StatementSession]:
     """Yield a statement in a child of the owner, which is used again if all of its answers were read."""
     with pool.session(owner, watch, owner.memory_mb) as session:
@@ -224,7 +224,7 @@ def _error_of(frame: ChannelFrame) -> Exception:
     if frame.kind == wire.FAILED:
         failure = msgspec.msgpack.decode(frame.content, type=wire.EngineFailure)
         return EngineError(failure.kind, failure.message)
-    refusal = msgspec.msgpack.decode(frame.content, type=wire.Refusal)
+    refusal = msgspec.msgpack.decode(frame.content, type=wire.TextRefusal)
     error = from_wire(refusal.wire)
     if refusal.refused is not None:
         error.__cause__ = TextRefused(*refusal.refused)

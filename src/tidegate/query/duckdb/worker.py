@@ -254,9 +254,7 @@ class _Statement:
         try:
             return self._cursor.sql(self._sql, params=self._params)
         except (duckdb.BinderException, duckdb.CatalogException):
-            self._cursor.execute(
-                self._sql, self._params
-            )  # fails alike, with the position
+            self._cursor.execute(self._sql, self._params)  # fails alike, with the position
             raise
 
     def _run(self) -> None:
@@ -303,8 +301,8 @@ def _failure(error: BaseException) -> wire.EngineFailure:
     return wire.EngineFailure(type(error).__name__, str(error))
 
 
-def _refusal(error: TidegateError) -> wire.Refusal:
+def _refusal(error: TidegateError) -> wire.TextRefusal:
     refused = error.__cause__
     if isinstance(refused, TextRefused):
-        return wire.Refusal(error.to_wire(), (refused.message, refused.text, refused.span))
-    return wire.Refusal(error.to_wire())
+        return wire.TextRefusal(error.to_wire(), (refused.message, refused.text, refused.span))
+    return wire.TextRefusal(error.to_wire())

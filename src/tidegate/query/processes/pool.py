@@ -26,7 +26,7 @@ from pathlib import Path
 from tidegate.errors import QueryCrashed, QueryMemory, QueryTimeout
 from tidegate.model.clock import SystemClock
 from tidegate.query.processes.channel import Channel, ChannelClosed, ChannelFrame
-from tidegate.query.processes.child_process import ChildProcess
+from tidegate.query.processes.child import QueryChild
 from tidegate.query.processes.fork_server import ForkServer
 from tidegate.query.processes.watch import Watch
 
@@ -40,7 +40,7 @@ IDLE_TICKS = 40
 # Beyond the limit that the database itself observes: libraries, results on their way, what it does not count.
 SLACK_MB = 256
 # A child that still has so much memory after a statement is replaced.
-KEPT_MB_MAX = 384
+RETAINED_MB_MAX = 384
 # Before a child is started again that could not be.
 RETRY_SECONDS = 1.0
 # Idle children that belong to an owner; each has some 30 MB of its own.
@@ -48,10 +48,10 @@ IDLE_MAX = 8
 BYTES_PER_MB = 1024 * 1024
 
 
-class ProcessSession:
+class ChildSession:
     """A child that runs one statement for one thread; every call raises what stopped the statement."""
 
-    def __init__(self, child: ChildProcess, watch: Watch, memory_mb: int) -> None:
+    def __init__(self, child: QueryChild, watch: Watch, memory_mb: int) -> None:
         self.watch = watch
         # Whether the child has no owner yet.
         self.is_new = child.owner is None
@@ -83,7 +83,7 @@ class ProcessSession:
             return self.child.channel.receive()
 
     def finish(self, kind: int) -> None:
-        """Tell the child that the statement is over; every answer was read, so it can serve another."""
+        """Send that the statement is over; every answer was read, so it can serve another."""
         with suppress(ChannelClosed):
             self.child.channel.send(kind, b"")
             self.is_finished = True
@@ -117,7 +117,7 @@ class ProcessSession:
             self._is_waiting = False
 
 
-class ProcessPool:
+class ChildPool:
     """Children for statements; any thread may use it."""
 
     def __init__(self, fork_server: ForkServer, seconds: Callable[[], float]) -> None:
@@ -126,9 +126,9 @@ class ProcessPool:
         self.counts: Counter[str] = Counter()
         self._fork_server = fork_server
         self._changed = threading.Condition()
-        self._spare: ChildProcess | None = None
-        self._idle: list[ChildProcess] = []
-        self._running: set[ProcessSession] = set()
+        self._spare: QueryChild | None = None
+        self._idle: list[QueryChild] = []
+        self._running: set[ChildSession] = set()
         self._is_started = self._is_asleep = self._is_closed = False
         self._refill_at_seconds = seconds()
 
@@ -156,10 +156,10 @@ class ProcessPool:
         return sum(child.private_bytes() for child in children)
 
     @contextmanager
-    def session(self, owner: Hashable, watch: Watch, memory_mb: int) -> Iterator[ProcessSession]:
+    def session(self, owner: Hashable, watch: Watch, memory_mb: int) -> Iterator[ChildSession]:
         """Yield a session with a child of an owner, or with a new one; raise what stopped it."""
         child = self._acquire(owner)
-        session = ProcessSession(child, watch, memory_mb)
+        session = ChildSession(child, watch, memory_mb)
         child.owner = owner
         watch.begin(child.interrupt)
         with self._changed:
@@ -193,7 +193,7 @@ class ProcessPool:
             self._end(child, "retired")
         self._fork_server.close()
 
-    def _acquire(self, owner: Hashable) -> ChildProcess:
+    def _acquire(self, owner: Hashable) -> QueryChild:
         child = self._take(owner)
         while child is not None:
             if child.is_alive():
@@ -202,7 +202,7 @@ class ProcessPool:
             child = self._take(owner)
         return self._start()
 
-    def _take(self, owner: Hashable) -> ChildProcess | None:
+    def _take(self, owner: Hashable) -> QueryChild | None:
         """Return an idle child of the owner, else the spare one, if there is any."""
         with self._changed:
             # The one that has been idle longest: the newest may still prepare its next session.
@@ -213,17 +213,17 @@ class ProcessPool:
             spare, self._spare = self._spare, None
         return spare
 
-    def _start(self) -> ChildProcess:
+    def _start(self) -> QueryChild:
         pid, session, control = self._fork_server.fork()
-        child = ChildProcess(pid, Channel(session), Channel(control))
+        child = QueryChild(pid, Channel(session), Channel(control))
         self.counts["started"] += 1
         return child
 
-    def _release(self, session: ProcessSession, child: ChildProcess) -> None:
+    def _release(self, session: ChildSession, child: QueryChild) -> None:
         is_used_again = (
             session.is_finished
             and not session.watch.is_stopped
-            and child.private_bytes() <= KEPT_MB_MAX * BYTES_PER_MB
+            and child.private_bytes() <= RETAINED_MB_MAX * BYTES_PER_MB
         )
         if not is_used_again:
             if session.killed_for:
@@ -236,7 +236,7 @@ class ProcessPool:
         if extra is not None:
             self._end(extra, "retired")
 
-    def _end(self, child: ChildProcess, reason: str) -> None:
+    def _end(self, child: QueryChild, reason: str) -> None:
         self.counts[reason] += 1
         child.close()
 
@@ -282,13 +282,13 @@ class ProcessPool:
         self._end(child, "retired")
 
 
-def shared_pool(module: str) -> ProcessPool:
+def shared_pool(module: str) -> ChildPool:
     """Return the pool of this process for children of a module; it ends with this process."""
     return _pool(module, os.getpid())
 
 
 @functools.cache
-def _pool(module: str, of_process: int) -> ProcessPool:
+def _pool(module: str, of_process: int) -> ChildPool:
     # A fork of this process has neither its monitor nor a right to its children.
     log.debug("query pool opened pid=%d", of_process)
-    return ProcessPool(ForkServer(module), SystemClock().monotonic_seconds)
+    return ChildPool(ForkServer(module), SystemClock().monotonic_seconds)

@@ -2,7 +2,7 @@
 
 A statement is stopped at its time limit, by `Watch.stop`, or by the stopper of its caller's context. To stop
 it, its process is asked to interrupt it; a process that does not answer within `KILL_AFTER_SECONDS` is
-killed (`ProcessPool`).
+killed (`ChildPool`).
 """
 
 from __future__ import annotations

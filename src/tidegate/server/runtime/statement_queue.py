@@ -71,7 +71,7 @@ class StatementSlot:
         return self._owner
 
     def leave(self) -> None:
-        """Give up the turn or the place in the queue; a second call does nothing."""
+        """Leave the turn or the place in the queue; a second call does nothing."""
         if not self._is_left:
             self._is_left = True
             self._queue.left(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.remote import query_pool
 from tidegate.query.duckdb.session import QueryLimits
-from tidegate.query.processes.pool import ProcessPool
+from tidegate.query.processes.pool import ChildPool
 from tidegate.settings import Settings
 from tidegate.storage.home.home import Home
 from tidegate.storage.lake.tables import Lake
@@ -36,7 +36,7 @@ class TenantLakes:
         return self._open_lake(tenant)[1]
 
     @property
-    def processes(self) -> ProcessPool:
+    def processes(self) -> ChildPool:
         """The processes that run statements."""
         return self._pool
 

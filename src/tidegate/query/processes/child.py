@@ -16,7 +16,7 @@ from tidegate.query.processes.channel import Channel, ChannelClosed
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class ChildProcess:
+class QueryChild:
     """A child that the fork server started; `owner` is None until its first session."""
 
     def __init__(self, pid: int, channel: Channel, control: Channel) -> None:
