@@ -102,7 +102,8 @@ def test_the_end_of_a_backup_is_in_the_trail_of_the_instance(office: Office) -> 
         assert (event["user"], event["subject"]) == ("admin", f"backup/{subject}")
     assert finished["details"] == body
     assert gave_up["details"] == {"gaveUp": True}
-    assert office.ask("GET", AUDIT, headers=elsewhere)["events"] == []
+    others = {event["action"] for event in office.ask("GET", AUDIT, headers=elsewhere)["events"]}
+    assert "backup.change" not in others
 
 
 def test_backups_are_counted_as_jobs(office: Office) -> None:
