@@ -19,6 +19,7 @@ import uvicorn
 from tidegate import __version__
 from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
+from tidegate.query.duckdb.remote import close_query_pool
 from tidegate.server.app import HttpApp
 from tidegate.server.http.protocol import hide_aborted_answers, limited_protocol
 from tidegate.server.http.tls import load_tls
@@ -185,6 +186,7 @@ async def _serve(
         await stop_background_tasks(tasks)
         home.clear_address()
         await asyncio.to_thread(runtime.close)
+        await asyncio.to_thread(close_query_pool)
         log.info("stopped")
 
 

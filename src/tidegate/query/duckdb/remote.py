@@ -19,7 +19,7 @@ from tidegate.query.duckdb.analysis import AnalyzedSelect, PlainOutputs
 from tidegate.query.duckdb.error_positions import EngineError, TextRefused
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.processes.channel import ChannelFrame
-from tidegate.query.processes.pool import ChildPool, ChildSession, shared_pool
+from tidegate.query.processes.pool import ChildPool, ChildSession, close_shared_pool, shared_pool
 from tidegate.query.processes.watch import Watch
 from tidegate.query.scans.source import Comparison, SourceTable
 from tidegate.storage.lake.tables import TableView
@@ -29,12 +29,18 @@ STATISTICS_ROWS_MAX = 512
 # Texts that are cached: a service sends a few dozen, and long ones are rarely sent twice.
 ANALYZED_MAX = 1024
 ANALYZED_CHARS_MAX = 4096
+_WORKER = "tidegate.query.duckdb.worker"
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def query_pool() -> ChildPool:
     """Return the pool of this process for statements."""
-    return shared_pool("tidegate.query.duckdb.worker")
+    return shared_pool(_WORKER)
+
+
+def close_query_pool() -> None:
+    """End the processes of this one for statements, and wait for their end."""
+    close_shared_pool(_WORKER)
 
 
 class LakeOwner(NamedTuple):

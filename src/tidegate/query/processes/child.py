@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tidegate.query.processes.channel import Channel, ChannelClosed
 
+# A killed process ends once the kernel has freed its memory.
+END_SECONDS_MAX = 5.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -40,11 +42,20 @@ class QueryChild:
 
     def is_alive(self) -> bool:
         """Return whether the process has not ended."""
+        return not self._has_ended(0.0)
+
+    def end(self) -> None:
+        """Kill the child and wait until it is gone."""
+        self.kill()
+        self._has_ended(END_SECONDS_MAX)
+        self.close()
+
+    def _has_ended(self, seconds_max: float) -> bool:
         if self._pidfd is None:
-            return False
+            return True
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
-        return not ended.poll(0)
+        return bool(ended.poll(seconds_max * 1000))
 
     def private_bytes(self) -> int:
         """Return the memory that is not shared with other processes; 0 for a child that is gone."""

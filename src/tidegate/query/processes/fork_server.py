@@ -135,6 +135,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     module = importlib.import_module(arguments[1])
     module.preload()
+    os.chdir("/")  # so that the file system where the server was started can be unmounted
     wakeup, notify = os.pipe()
     os.set_blocking(notify, False)
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)

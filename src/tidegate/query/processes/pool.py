@@ -190,7 +190,7 @@ class ChildPool:
             self._is_asleep = False
             self._changed.notify_all()
         for child in children:
-            self._end(child, "retired")
+            child.end()
         self._fork_server.close()
 
     def _acquire(self, owner: Hashable) -> QueryChild:
@@ -285,6 +285,12 @@ class ChildPool:
 def shared_pool(module: str) -> ChildPool:
     """Return the pool of this process for children of a module; it ends with this process."""
     return _pool(module, os.getpid())
+
+
+def close_shared_pool(module: str) -> None:
+    """End the pool of this process for children of a module; the next call of `shared_pool` opens another."""
+    _pool(module, os.getpid()).close()
+    _pool.cache_clear()
 
 
 @functools.cache

@@ -258,8 +258,8 @@ def _build(
         committer.close()
         raise
     _write_high_water(committer, start_us)
-    threads = Threads(StatementShares.of(settings.query), metrics, clock)
-    lakes = TenantLakes(home, settings)
+    shares = StatementShares.of(settings.query)
+    threads, lakes = Threads(shares, metrics, clock), TenantLakes(home, settings)
     storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids, quotas)
     try:
         hub = new_hub(settings, clock, start_us, loop)
