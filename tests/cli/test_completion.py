@@ -75,7 +75,7 @@ def test_nouns_verbs_and_flags_are_offered(home: Path) -> None:
         ("tidegate topic reset other.one --group ", []),
         ("tidegate topic reset app.events --to e", ["earliest"]),
         ("tidegate job list --state f", ["failed"]),
-        ("tidegate audit --action tenant.c", ["tenant.create"]),
+        ("tidegate audit --action tenant.cr", ["tenant.create"]),
     ],
 )
 def test_names_come_from_the_server_that_runs(line: str, words: list[str], home: Path) -> None:

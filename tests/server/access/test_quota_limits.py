@@ -145,20 +145,22 @@ def test_sockets_and_subscriptions_are_requests(office: Office, acme: Person, se
     assert run(acme, "CREATE SHARED TABLE app.rooms (id BIGINT PRIMARY KEY)").status_code == 200
     reader = office.person("reader", tenant=acme.tenant)
 
+    limit_user(office, reader, requestsPerSecond=1)
+
     async def subscribe_until_refused() -> None:
         async with live(server, reader.token) as socket:
-            limit_user(office, reader, requestsPerSecond=1)
+            rows = "SELECT * FROM app.rooms"
+            assert (await socket.subscribe(rows, "first"))["rows"] == []
             for number in range(10_000):
-                await socket.send("subscribe", id=str(number), sql="SELECT * FROM app.rooms")
-                while (message := await socket.next())["type"] in ("schema", "snapshot", "unsubscribed"):
-                    if message.get("last"):
-                        await socket.send("unsubscribe", id=str(number))
-                    if message["type"] == "unsubscribed":
-                        break
-                else:
+                await socket.send("subscribe", id=str(number), sql=rows)
+                message = await socket.next()
+                if message["type"] == "error":
                     assert message["error"]["code"] == "RATE_QUOTA_REACHED", message
                     assert message["id"] == str(number)
                     return
+                await socket.snapshot()
+                await socket.send("unsubscribe", id=str(number))
+                assert (await socket.next())["type"] == "unsubscribed"
         raise AssertionError("nothing was refused")
 
     asyncio.run(subscribe_until_refused())

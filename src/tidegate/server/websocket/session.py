@@ -113,6 +113,7 @@ class LiveSession:
         self._identity = identity
         self._roles = identity.principal.roles
         self._watches: dict[str, _ClientSubscription] = {}
+        self._has_subscribed = False
         self._loads: deque[_ClientSubscription] = deque()
         self._behind: dict[Subscription, None] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -240,10 +241,13 @@ class LiveSession:
             self.write(wire.error(too_many, message.id))
             return
         try:
-            self._context.count_request(self._identity.principal)
+            # The first is counted with the socket: at one request a second nobody could ever subscribe else.
+            if self._has_subscribed:
+                self._context.count_request(self._identity.principal)
         except RateQuotaReached as problem:
             self.write(wire.error(problem, message.id))
             return
+        self._has_subscribed = True
         watch = self._watches[message.id] = _ClientSubscription(message, message.from_seq)
         self._context.metrics.live_subscriptions.inc()
         self._loads.append(watch)
