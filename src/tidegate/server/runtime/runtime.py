@@ -237,6 +237,14 @@ def _open_engine(
         raise
 
 
+def _open_committer(
+    settings: Settings, engine: RocksEngine, clock: Clock, metrics: Metrics
+) -> GroupCommitter:
+    committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
+    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    return committer
+
+
 def _build(
     settings: Settings,
     home: Home,
@@ -249,8 +257,7 @@ def _build(
     start_us = read_high_water_us(engine, clock.now_us())
     ids.advance_past(snowflake_at(start_us))
     quotas = Quotas(settings.quotas, clock, catalog.quotas.all())
-    committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
-    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    committer = _open_committer(settings, engine, clock, metrics)
     shared = TopicContext(settings, ids, clock, secrets.token_bytes, quotas)
     try:
         topics = open_topics(shared, engine, committer, loop)
@@ -258,8 +265,8 @@ def _build(
         committer.close()
         raise
     _write_high_water(committer, start_us)
-    shares = StatementShares.of(settings.query)
-    threads, lakes = Threads(shares, metrics, clock), TenantLakes(home, settings)
+    threads = Threads(StatementShares.of(settings.query), metrics, clock)
+    lakes = TenantLakes(home, settings)
     storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids, quotas)
     try:
         hub = new_hub(settings, clock, start_us, loop)
@@ -267,7 +274,7 @@ def _build(
     except BaseException:
         committer.close()
         raise
-    backup_metrics = _BackupMetrics(metrics, clock)
+    observer = _BackupMetrics(metrics, clock)
     return Runtime(
         settings=settings,
         home=home,
@@ -282,7 +289,7 @@ def _build(
         tokens=TokenCache(catalog.tokens, settings.auth, clock, threads.catalog),
         metrics=metrics,
         threads=threads,
-        backups=BackupCoordinator(home, engine, catalog, clock, backup_metrics, tables.streams.flush_all),
+        backups=BackupCoordinator(home, engine, catalog, clock, observer, tables.streams.flush_all),
         message_rate=MessageRate(clock, topics),
         audit_notes=AuditNotes(catalog.audit, clock, metrics.audit_dropped.inc),
         started_seconds=clock.monotonic_seconds(),
