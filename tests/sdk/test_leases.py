@@ -146,6 +146,7 @@ def test_a_failure_says_why_and_when_it_comes_again() -> None:
     assert refused == {"leases": ["0.a.0"], "reason": "not for us", "dead": True}
     assert reason_of(Reject()) == "Reject"
     assert len(reason_of(ValueError("x" * 10_000))) == 500
+    assert reason_of(ValueError("a \ud800 half")) == "ValueError: a \\ud800 half"
 
 
 def test_an_answer_has_one_name_for_a_message_and_a_group() -> None:

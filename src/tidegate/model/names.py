@@ -71,6 +71,11 @@ def shorten(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
+def escape_surrogates(text: str) -> str:
+    """Return text with escapes for lone surrogates: texts of errors may have them, and UTF-8 has none."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _check_length(name: str, noun: str, chars_max: int, rule: str) -> None:
     if not name:
         raise _invalid(name, noun, "it is empty", rule)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from tidegate.errors import LeaseLost, NotFound, RequestInvalid, TidegateError
+from tidegate.model.names import escape_surrogates
 from tidegate.sdk.requests import API, OUTGOING, Request, encoded
 from tidegate.sdk.types import MessageDict
 
@@ -119,7 +120,7 @@ def member_name() -> str:
 
 def reason_of(problem: BaseException) -> str:
     """Return on one line why a message failed."""
-    text = str(problem)
+    text = escape_surrogates(str(problem))
     if not (isinstance(problem, Reject) and text):
         text = f"{type(problem).__name__}: {text}".rstrip(": ")
     return " ".join(text.split())[:REASON_CHARS_MAX]

@@ -19,6 +19,7 @@ from tidegate import connect
 from tidegate.errors import RequestInvalid, StorageCorrupt
 from tidegate.model.json_limits import DEPTH_MAX, NUMBER_CHARS_MAX
 from tidegate.model.tables import Table, TableColumn, TableKind
+from tidegate.sdk.agent_policy import Retry
 from tidegate.sdk.client import Client as Sdk
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.rocksdb.engine import RocksEngine
@@ -279,6 +280,24 @@ def test_an_answer_that_cannot_mark_a_damaged_payload_fails_and_leases_it_alone(
         False,
         False,
     ]
+
+
+def test_an_agent_outlives_an_error_that_is_no_utf_8(server: RunningServer) -> None:
+    with connect(server.url, token=server.token) as client:
+        topic = client.topics.create("app.halves")
+        topic.publish([{"payload": '"\\ud800"'}, {"payload": '"fine"'}])
+        agent = topic.agent("ai", workers=1, retry=Retry(attempts=1))
+
+        def work(message: Any) -> None:
+            text = json.loads(message["payload"])
+            if text == "fine":
+                agent.stop()
+            else:
+                raise ValueError(f"what is {text}?")
+
+        agent.run(work)
+        (letter,) = client.topic("app.halves.dead").consume()["messages"]
+        assert letter["payload"]["reason"] == "ValueError: what is \\ud800?"
 
 
 def test_an_agent_outlives_a_damaged_payload(damaged: RunningServer) -> None:

@@ -202,6 +202,18 @@ def test_a_row_that_fails_ends_the_batch_with_key_line_and_row_where_none_are_se
     assert remembered(harness, "a") == before
 
 
+def test_an_error_whose_text_no_table_can_hold_is_a_dead_letter_all_the_same() -> None:
+    class Surrogates(KeyedOperator):
+        output = "user_id string"
+
+        def process(self, event: Any, ctx: Context) -> Any:
+            raise ValueError(f"half a character: {json.loads(event['text'])}")
+
+    harness = OperatorHarness(Surrogates(), key="user_id", sets_aside=True)
+    assert harness.feed([{"user_id": "a", "text": '"\\ud800"'}]) == []
+    assert [row["reason"] for row in harness.dead] == ["half a character: \\ud800"]
+
+
 @pytest.mark.parametrize("sets_aside", [False, True])
 def test_a_yield_of_a_wrong_shape_names_its_line(sets_aside: bool) -> None:
     class Wrong(KeyedOperator):

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import InvariantBroken, RowFailed, StorageCorrupt, Unavailable
-from tidegate.model.names import shorten
+from tidegate.model.names import escape_surrogates, shorten
 
 # Errors that no row causes: they end the batch, and its next attempt may succeed.
 INFRASTRUCTURE_ERRORS = (Unavailable, StorageCorrupt, InvariantBroken, MemoryError)
@@ -54,7 +54,8 @@ class FailedRow:
 
     def reason(self) -> str:
         """Return the message of the error."""
-        return shorten(str(self.error) or type(self.error).__name__, ROW_CHARS_MAX)
+        text = escape_surrogates(str(self.error))
+        return shorten(text or type(self.error).__name__, ROW_CHARS_MAX)
 
 
 class FailedRows:
