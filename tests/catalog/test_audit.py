@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from tests.catalog.conftest import ADMIN
-from tidegate.catalog.audit import DETAILS_BYTES_MAX, SUBJECT_CHARS_MAX, Actor, AuditEvent, system_actor
+from tidegate.catalog.audit import (
+    DETAILS_BYTES_MAX,
+    SUBJECT_CHARS_MAX,
+    Actor,
+    AuditEvent,
+    AuditNote,
+    system_actor,
+)
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.paging import PageRequest
 from tidegate.errors import InvariantBroken, RequestInvalid
@@ -38,6 +45,20 @@ def test_a_deed_is_noted_before_it_begins_and_when_it_ends(catalog: Catalog, clo
     (ended,) = catalog.audit.list("acme", PageRequest()).rows
     assert (ended.outcome, ended.at_us) == ("failed", START_US)
     assert ended.details == {"partitions": 3, "error": "STORAGE_FULL"}
+
+
+def test_notes_are_written_with_their_own_time_and_counts_are_added_later(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    note = AuditNote(BOB, "login.refuse", "user/bob/token/1", "failed", {"error": "TOKEN_EXPIRED"}, START_US)
+    clock.advance(5)
+    first, second = catalog.audit.write_notes([note, note.with_details({"times": 2})], {})
+    assert list(catalog.audit.write_notes([], {first: 7, 999: 3})) == []
+    found = {event.id: event for event in catalog.audit.list("acme", PageRequest()).rows}
+    assert set(found) == {first, second}
+    assert {event.at_us for event in found.values()} == {START_US}
+    assert found[first].details == {"error": "TOKEN_EXPIRED", "times": 7}
+    assert (found[second].details["times"], found[second].outcome) == (2, "failed")
 
 
 def test_the_end_of_what_never_began_is_our_mistake(catalog: Catalog) -> None:

@@ -100,7 +100,7 @@ async def create_user(request: HttpRequest) -> Response:
     runtime.row_owners.check((tenant, name))
     tables: list[str] = []
     if not body.take_rows:
-        tables = await runtime.threads.upkeep(runtime.tables.erasure.tables_with_rows, tenant, name)
+        tables = await runtime.threads.read(runtime.tables.erasure.tables_with_rows, tenant, name)
     add = partial(runtime.catalog.accounts.add_user, tables_with_rows=tables)
     change = partial(add, request.actor(), tenant, name, _roles(body.roles))
     return await change_once(request, CatalogChange(change, _user))
@@ -171,7 +171,8 @@ async def _delete_with_rows(request: HttpRequest, name: str) -> Response:
         # 3. the statements that were let in before
         await runtime.row_owners.wait_idle(owner)
         # 4. the rows
-        async with runtime.audited(request.actor(), ROWS_DELETED, f"user/{name}") as outcome:
+        audited = runtime.audited(request.actor(), ROWS_DELETED, f"user/{name}")
+        async with runtime.row_owners.turn, audited as outcome:
             erased = await runtime.threads.upkeep(runtime.tables.erasure.erase, *owner, pause)
             outcome |= {"rows": erased.rows, "logs": erased.logs, "tables": list(erased.tables)}
     return json_answer(

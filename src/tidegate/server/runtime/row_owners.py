@@ -20,6 +20,8 @@ class RowOwners:
     """The owners of rows, as tenant and user."""
 
     def __init__(self) -> None:
+        # One removal at a time: each takes a thread that other upkeep needs, too.
+        self.turn = asyncio.Lock()
         self._writing: Counter[Owner] = Counter()
         self._erasing: set[Owner] = set()
         self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}

@@ -26,8 +26,9 @@ from tidegate.telemetry.metrics import Metrics
 READ_THREADS = 8
 # Catalog calls mostly wait for a database; SQLite has one writer at a time.
 CATALOG_THREADS = 8
-# Flushing must not wait for a long removal of files, nor that for the build of an index.
-UPKEEP_THREADS = 3
+# Flushing must not wait for a long removal of files, nor that for the build of an index, nor that for the
+# removal of a user's rows.
+UPKEEP_THREADS = 4
 
 T = TypeVar("T")
 
