@@ -37,6 +37,9 @@ def test_home_and_jars_with_spaces_and_quotes_in_their_paths_work(
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(60) == 0
     assert (home / "checkpoints" / "events" / "commits").is_dir()
+    # Its private folder was elsewhere, and is gone.
+    assert (home / "run" / "spark" / "tmp").is_symlink()
+    assert not (home / "run" / "spark" / "tmp").exists()
     # Nothing took an address for a path.
     assert not list(tmp_path.rglob("*%20*"))
 

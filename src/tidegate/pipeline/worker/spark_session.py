@@ -220,6 +220,7 @@ def _fresh_scratch(folder: Path | None) -> Path:
         return made
     _remove_scratch(folder)
     folder.mkdir(parents=True, mode=0o700)
+    atexit.register(remove_private_folder, folder)  # after a kill, the next session does it
     return folder
 
 
