@@ -172,6 +172,43 @@ def test_a_closed_committer_finishes_what_it_took_and_refuses_more(engine: Memor
         committer.submit(_count_up)
 
 
+def test_refused_changes_are_not_written_and_those_in_work_are(engine: MemoryEngine) -> None:
+    committer = GroupCommitter(engine)
+    release, busy = threading.Event(), threading.Event()
+
+    def slow(staging: Staging) -> str:
+        staging.put(b"slow", b"x")
+        staging.close_group()
+        busy.set()
+        release.wait(60)
+        return "written"
+
+    async def commit_both() -> list[object]:
+        first = asyncio.ensure_future(committer.commit(slow))
+        await asyncio.to_thread(busy.wait, 60)
+        waiting = [asyncio.ensure_future(committer.commit(_count_up)) for _ in range(3)]
+        queued = committer.submit(_count_up)
+        await asyncio.sleep(0)
+        refusing = asyncio.ensure_future(asyncio.to_thread(committer.refuse_waiting))
+        refused = await asyncio.gather(*waiting, return_exceptions=True)
+        assert not first.done()
+        assert not refusing.done()
+        with pytest.raises(NotReady):
+            queued.result(60)
+        with pytest.raises(NotReady):
+            committer.submit(_count_up)
+        release.set()
+        await refusing
+        # Whoever waits for the refusal finds every answer there.
+        assert first.done()
+        return [await first, *(type(problem) for problem in refused)]
+
+    assert asyncio.run(commit_both()) == ["written", NotReady, NotReady, NotReady]
+    committer.close()
+    engine.crash()
+    assert (engine.get(b"slow"), engine.get(b"n")) == (b"x", None)
+
+
 def test_commit_waits_on_an_event_loop_without_a_thread_each(committer: GroupCommitter) -> None:
     async def many() -> list[int]:
         return list(await asyncio.gather(*(committer.commit(_count_up) for _ in range(300))))

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.streams.factories import log_files, make_store, make_table, texts
-from tidegate.errors import TidegateError
+from tidegate.errors import NotReady, TidegateError
 from tidegate.model.clock import SystemClock
 from tidegate.model.tables import Row
 from tidegate.settings.sections import StreamSettings
@@ -213,4 +215,37 @@ def test_a_table_dropped_under_appends_shows_nothing_when_it_is_made_again(tmp_p
     _run([append, append, drop])
     assert set(refused) <= {"TABLE_CHANGED"}
     assert [row[1] for row in store.read(make_table(id=2), "alice").rows] == ["new"]
+    store.close()
+
+
+def test_refused_writes_are_not_there_and_those_that_began_are(tmp_path: Path) -> None:
+    slow, other = make_table(ttl_seconds=3600), make_table(id=2, name="other", ttl_seconds=3600)
+    store = make_store(tmp_path, SystemClock())
+    began, release, refused = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        release.wait(JOIN_SECONDS_MAX)
+
+    def refuse() -> None:
+        store.refuse_writes()
+        refused.set()
+
+    first = threading.Thread(target=lambda: store.append(slow, "alice", [(1, "begun")], before=wait))
+    first.start()
+    assert began.wait(JOIN_SECONDS_MAX)
+    refusing = threading.Thread(target=refuse)
+    refusing.start()
+    stored = 0
+    with pytest.raises(NotReady):
+        while True:
+            store.append(other, "alice", [(stored, "before")])
+            stored += 1
+    assert not refused.is_set()
+    release.set()
+    first.join(JOIN_SECONDS_MAX)
+    refusing.join(JOIN_SECONDS_MAX)
+    assert refused.is_set()
+    assert texts(store, slow) == ["begun"]
+    assert len(texts(store, other)) == stored
     store.close()

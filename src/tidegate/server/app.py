@@ -167,6 +167,8 @@ class HttpApp:
             return self._refuse(request, InvariantBroken(reason=f"{type(problem).__name__}: {problem}"))
 
     async def _dispatch(self, request: _AdmittedRequest) -> Response:
+        if self._runtime.has_ended:
+            raise NotReady(reason="it is stopping")
         # 1. token: without one, not even the existence of a path is revealed
         if request.path not in self._open:
             request.identity = await self._authenticate(request)

@@ -12,7 +12,8 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import uvicorn
 
@@ -35,6 +36,10 @@ from tidegate.telemetry.tracing import start_tracing, stop_tracing
 LISTEN_BACKLOG = 2048
 # Connections, RocksDB's files, and a reserve.
 OPEN_FILES = 65_536
+# Writes are taken for this part of the grace period; the rest is for answering their clients.
+WRITE_GRACE_PART = 0.8
+# Time for those answers where the grace period has less: nothing is stored any more.
+ANSWER_SECONDS_MIN = 1.0
 # Time in which requests that are cancelled at the end of the grace period answer: it is a few bytes each.
 CANCEL_SECONDS_MAX = 1.0
 # Time for closing after the grace period. All that was acknowledged is on the disk before that; only reads
@@ -102,9 +107,12 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Uvicorn without its signal handlers: it would raise signals again before the home is closed."""
 
-    def __init__(self, config: uvicorn.Config, grace_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, grace_seconds: float, end_writes: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(config)
         self._grace_seconds = grace_seconds
+        self._end_writes = end_writes
         self._stop_by_seconds: float | None = None
 
     def begin_stop(self) -> None:
@@ -115,22 +123,43 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests finish within the grace period, cancel the rest, and close all connections."""
-        if self._stop_by_seconds is not None:
-            left_seconds = max(0.0, self._stop_by_seconds - asyncio.get_running_loop().time())
-            # Typed as int, but uvicorn waits for fractions of a second too.
-            self.config.timeout_graceful_shutdown = left_seconds  # type: ignore[assignment]
-        await super().shutdown(sockets)
-        unfinished = list(self.server_state.tasks)
-        for task in unfinished:
-            # Those that uvicorn cancelled are answering already: a second cancel would stop that.
-            if not task.cancelling():
+        """Let requests finish within the grace period, cancel the rest, and close all connections.
+
+        A request is cancelled only when nothing is stored any more: its client is told that it was not done.
+        """
+        closing = asyncio.ensure_future(super().shutdown(sockets))
+        # 1. everything is finished as ever; a second signal ends this
+        await asyncio.wait({closing}, timeout=self._left_seconds(1 - WRITE_GRACE_PART))
+        if self.server_state.tasks:
+            # 2. what waits for its write is refused, and what is being written is answered
+            await self._end_writes()
+            left_seconds = 0.0 if self.force_exit else self._left_seconds()
+            await self._wait_tasks(max(left_seconds, ANSWER_SECONDS_MIN))
+            # 3. what is left stores nothing: half a request, a read
+            for task in list(self.server_state.tasks):
                 task.cancel()
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=CANCEL_SECONDS_MAX)
+            await self._wait_tasks(CANCEL_SECONDS_MAX)
+        await asyncio.wait({closing}, timeout=0.0 if self.force_exit else self._left_seconds())
         for connection in list(self.server_state.connections):
             # A client that does not read would delay an orderly close without limit.
             connection.transport.abort()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+    def _left_seconds(self, without_part: float = 0.0) -> float:
+        """Return how long the grace period still is, without a part of it at its end."""
+        if self._stop_by_seconds is None:
+            return 0.0
+        end_seconds = self._stop_by_seconds - without_part * self._grace_seconds
+        return max(0.0, end_seconds - asyncio.get_running_loop().time())
+
+    async def _wait_tasks(self, seconds: float) -> None:
+        """Wait until no request runs; the end of one may begin another of its connection."""
+        loop = asyncio.get_running_loop()
+        end_seconds = loop.time() + seconds
+        while self.server_state.tasks and loop.time() < end_seconds:
+            running = set(self.server_state.tasks)
+            await asyncio.wait(running, timeout=end_seconds - loop.time())
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -176,7 +205,7 @@ async def _serve(
         log.info("serving home=%s url=%s", home.path, url)
         runtime.lakes.warm()
         hide_aborted_answers()
-        server = _Server(config, settings.server.grace_seconds)
+        server = _Server(config, settings.server.grace_seconds, partial(_end_writes, runtime, tasks))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _stop, server, runtime, lock, number)
         await server.serve([listener])
@@ -188,6 +217,13 @@ async def _serve(
         await asyncio.to_thread(runtime.close)
         await asyncio.to_thread(close_query_pool)
         log.info("stopped")
+
+
+async def _end_writes(runtime: Runtime, tasks: list[asyncio.Task[None]]) -> None:
+    """Store nothing from now on; return when what is in work is stored."""
+    runtime.has_ended = True
+    await stop_background_tasks(tasks)
+    await asyncio.to_thread(runtime.end_writes)
 
 
 def _stop(server: _Server, runtime: Runtime, lock: HomeLock, number: int) -> None:

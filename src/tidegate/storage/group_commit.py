@@ -246,6 +246,20 @@ class GroupCommitter:
             self._wake.notify()
         self._thread.join()
 
+    def refuse_waiting(self) -> None:
+        """Refuse the changes that wait, and all later ones; return when those in work are settled.
+
+        A change is in work once it is staged: it becomes durable, and its caller is told so.
+        """
+        with self._wake:
+            self._closing = True
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._wake.notify()
+        _fail(waiting, NotReady(reason="it is stopping"))
+        _settle(waiting)
+        self._thread.join()
+
     def _enqueue(self, change: _Change[Any]) -> None:
         with self._wake:
             if self._closing:

@@ -35,6 +35,7 @@ from tidegate.streams.table_log import (
     WindowStats,
 )
 from tidegate.streams.trash import TRASH, SweepResult, Trash
+from tidegate.streams.write_gate import WriteGate
 from tidegate.streams.writer_pool import WriterPool
 
 Notify = Callable[[list[Row]], None] | None
@@ -70,6 +71,7 @@ class StreamStore:
         self._lock = threading.Lock()  # guards the two above and the opening of tables; never held by reads
         self._roots: set[str] = set()
         self._is_closed = threading.Event()
+        self._gate = WriteGate()
 
     @property
     def on_damage(self) -> Callable[[Damage], None]:
@@ -98,6 +100,12 @@ class StreamStore:
         check_stream_user(user)
         if not rows:
             return AppendedRows(0, ())
+        with self._gate.passing():
+            return self._append(table, user, rows, notify, before)
+
+    def _append(
+        self, table: Table, user: str, rows: Sequence[Row], notify: Notify, before: Before
+    ) -> AppendedRows:
         content = rows_content(table, rows)
         logs = self._open_logs(table)
         self._check_room(logs)
@@ -125,6 +133,10 @@ class StreamStore:
             )
         if not rows:
             return 0
+        with self._gate.passing():
+            return self._delete(table, user, rows, notify, before)
+
+    def _delete(self, table: Table, user: str, rows: Sequence[Row], notify: Notify, before: Before) -> int:
         reader = self._reader(table)
         logs = self._open_logs(table)
         self._check_room(logs)
@@ -221,6 +233,10 @@ class StreamStore:
     def flush_all(self) -> None:
         """Write everything that is in memory."""
         self.flush(0.0)
+
+    def refuse_writes(self) -> None:
+        """Refuse appends and deletes from now on; return when those that have begun are finished."""
+        self._gate.close()
 
     def close(self) -> None:
         """Write everything and close every file; raises as `flush` does, after the others are closed."""

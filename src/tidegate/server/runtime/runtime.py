@@ -89,6 +89,8 @@ class Runtime:
     row_owners: RowOwners = field(default_factory=RowOwners)
     worker: ReceivedReport | None = None
     stopping: bool = False
+    # Whether the time for writes is over: nothing is stored any more, and new requests are refused.
+    has_ended: bool = False
     url: str = ""
 
     def begin_stop(self) -> None:
@@ -99,6 +101,11 @@ class Runtime:
         # Statements get most of the grace period; the rest is for answering their clients.
         seconds = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
         asyncio.get_running_loop().call_later(seconds, self.lakes.interrupt)
+
+    def end_writes(self) -> None:
+        """Refuse what would be stored from now on; return when what is in work is stored. Blocking."""
+        self.tables.streams.refuse_writes()
+        self.committer.refuse_waiting()
 
     def close(self) -> None:
         """Finish accepted writes, then close everything, even where a part fails to close."""
