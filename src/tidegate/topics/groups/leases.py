@@ -38,12 +38,14 @@ REASON_NACKED = "given back without a reason"
 ECHO_CHARS_MAX = 200  # of a text that is no lease, where an error repeats it
 TOKEN_BYTES = 8
 _FETCH_ID_CHARS = 16
-_LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}(?:(?!0{16})[0-9a-f]{16})?\.(?:0|[1-9][0-9]{0,18})"
+_LEASE = r"(?:0|[1-9][0-9]{0,9})\.(?:[0-9a-f]{32}|[0-9a-f]{16})\.(?:0|[1-9][0-9]{0,18})"
+# A token of zeros is none: an id that has one was never issued.
+_ZEROS = "0" * 2 * TOKEN_BYTES + "."
 _OTHERS_HINT = (
     "These messages are leased to another user: a lease belongs to the user who fetched. "
     "Use a token of that user, or give each user's members names of their own."
 )
-_ONE = re.compile(_LEASE)
+_ONE = re.compile(rf"(?![0-9]+\.[0-9a-f]{{16}}0{{16}}\.){_LEASE}")
 # One match for all of them: thousands of leases come in one request.
 _ALL = re.compile(rf"(?:{_LEASE}\n)*")
 
@@ -109,7 +111,9 @@ def _are_all(leases: Sequence[str]) -> bool:
     text = "\n".join(leases)
     # A line break inside a text would pass as two leases.
     is_counted = text.count("\n") == max(0, len(leases) - 1)
-    return is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None
+    is_one_each = is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None
+    # Zeros may also be a fetch id without a token: such texts are looked at one by one.
+    return is_one_each and _ZEROS not in text
 
 
 def _by_fetch(leases: Sequence[str]) -> list[LeaseSet]:
