@@ -272,6 +272,8 @@ class ChildPool:
         try:
             child = self._start()
         except (QueryCrashed, OSError) as error:
+            if self._is_closed:
+                return
             log.warning("no spare query process error=%r", str(error))
             self._refill_at_seconds = self.seconds() + RETRY_SECONDS
             return
