@@ -272,6 +272,19 @@ def test_a_message_cannot_pass_for_another_line(start: Start, form: str) -> None
     assert "\r" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("form", ["people", "json"])
+def test_half_a_surrogate_pair_is_escaped(start: Start, form: str, caplog: pytest.LogCaptureFixture) -> None:
+    stream = start(form)
+    try:
+        raise ValueError("what is \ud800?")
+    except ValueError:
+        log.exception("failed value=%s", "\udfff")
+    written = stream.getvalue().encode().decode()
+    assert written.count("ud800?") >= 1
+    assert "udfff" in written
+    caplog.clear()  # tests side by side exchange what they captured as UTF-8
+
+
 def test_warnings_and_errors_are_counted(start: Start) -> None:
     start()
     log.info("a")

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
+from tidegate.model.names import escape_surrogates
 from tidegate.settings import LogSettings
 from tidegate.telemetry.redaction import redact, redact_value
 
@@ -119,7 +120,8 @@ class _TextFormatter(logging.Formatter):
         line += f" ({', '.join(notes)})" if notes else ""
         # Further lines of a message are indented, so that none of them looks like a record.
         line = line.translate(_CONTROLS).replace("\n", "\n    ")
-        return "\n".join([line, *(text.translate(_CONTROLS) for text in _traces(record).values())])
+        lines = [line, *(text.translate(_CONTROLS) for text in _traces(record).values())]
+        return escape_surrogates("\n".join(lines))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -149,7 +151,7 @@ class _JsonFormatter(logging.Formatter):
         line |= _traces(record)
         if record.exc_info and record.exc_info[0] is not None:
             line["errorType"] = record.exc_info[0].__name__
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escape_surrogates(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def _formatter(form: str, process_name: str) -> logging.Formatter:
