@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.query.bench import Bench
 from tests.query.processes.test_fork_server import wait_gone
-from tidegate.errors import QueryMemory, QueryTimeout, RequestInvalid, TidegateError
+from tidegate.errors import QueryMemory, QueryTimeout, RequestInvalid, SqlInvalid, TidegateError
 from tidegate.model.tables import TableKind
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.messages import pack_values, unpack_values
@@ -89,6 +89,43 @@ def test_one_large_value_ends_its_own_statement(root: Path, sql: str) -> None:
         query.run(sql)
     assert caught.value.values == {"memory_mb": 128}
     assert query.run("SELECT 1").json_rows() == [[1]]
+    query.close()
+
+
+def test_an_answer_beyond_the_memory_is_refused_before_the_server_holds_it(root: Path) -> None:
+    query = LakeQuery(Lake(root), QueryLimits(memory_mb=64, rows_max=100_000))
+    with pytest.raises(RequestInvalid, match="64 MB"):
+        query.run("SELECT repeat('x', 9000) AS cell FROM range(8000)")  # one batch
+    query.close()
+
+
+def test_an_error_that_repeats_a_large_value_is_cut(query: LakeQuery) -> None:
+    with pytest.raises(SqlInvalid) as caught:
+        query.run("SELECT CAST(repeat('x', 20000000) AS INTEGER)")
+    assert "Could not convert" in caught.value.message
+    assert len(caught.value.message) < 50_000
+
+
+def doubled(first: str, step: str, times: int) -> str:
+    """Return a short text: each of its queries has twice what the one before it has."""
+    parts = [f"q0 AS (SELECT {first})"]
+    parts += [f"q{n} AS (SELECT {step} FROM q{n - 1} a, q{n - 1} b)" for n in range(1, times + 1)]
+    return f"WITH {', '.join(parts)} SELECT * FROM q{times}"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (doubled("1 AS x", "a.*, b.*", 14), "16,384 columns, 10,000 are allowed"),
+        (doubled("1 AS x", "{'a': a.x, 'b': b.x} AS x", 17), "types with names of more than"),
+    ],
+)
+def test_a_short_text_with_a_wide_answer_is_refused(root: Path, sql: str, said: str) -> None:
+    query = LakeQuery(Lake(root), QueryLimits(timeout_seconds=120))
+    with pytest.raises(SqlInvalid) as caught:
+        query.run(sql)
+    assert said in caught.value.message
+    assert query.run(doubled("1 AS x", "a.*, b.*", 5)).json_rows() == [[1] * 32]
     query.close()
 
 

@@ -270,24 +270,33 @@ class LakeQuery:
     ) -> QueryAnswer:
         try:
             with _of_text(reads.statement):
-                columns, rows = session.run()
+                columns, rows = session.run(self._charge_answer())
         except TextRefused as refused:
             error = refused.__cause__
             if reads.is_narrow and isinstance(error, EngineError) and error.kind == "BinderException":
                 raise _ColumnMissed from refused
             raise
         parts: list[pa.Table] = []
-        row_count = size_bytes = 0
+        row_count = 0
         with _of_text(reads.statement):
             for part in rows:
                 row_count += part.num_rows
-                size_bytes += part.nbytes
                 if row_count > request.rows_max:
                     raise _too_large(f"{request.rows_max:,} rows", "query.rows_max")
-                if size_bytes > self._settings.memory_mb * BYTES_PER_MB:
-                    raise _too_large(f"{self._settings.memory_mb:,} MB", "query.memory_mb")
                 parts.append(part)
         return QueryAnswer(pa.concat_tables(parts), _type_names(columns, reads), warnings)
+
+    def _charge_answer(self) -> Callable[[int], None]:
+        """Return a counter of the bytes of an answer, which raises RequestInvalid above the limit."""
+        left_bytes = self._settings.memory_mb * BYTES_PER_MB
+
+        def charge(size_bytes: int) -> None:
+            nonlocal left_bytes
+            left_bytes -= size_bytes
+            if left_bytes < 0:
+                raise _too_large(f"{self._settings.memory_mb:,} MB", "query.memory_mb")
+
+        return charge
 
     def _bind_columns(self, session: StatementSession, reads: _ReadPlan) -> None:
         for table, _ in reads.tables:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,12 +167,15 @@ class StatementSession:
         """Bind the statement to the views that are there; it is not run."""
         self._call(wire.BIND, b"", None)
 
-    def run(self) -> tuple[wire.ResultColumns, Iterator[pa.Table]]:
-        """Return the columns of the answer, and its rows in parts, to be read to the end."""
-        columns = self._call(wire.RUN, b"", wire.ResultColumns)
-        return columns, self._rows()
+    def run(self, charge: Callable[[int], None]) -> tuple[wire.ResultColumns, Iterator[pa.Table]]:
+        """Return the columns of the answer, and its rows in parts, to be read to the end.
 
-    def _rows(self) -> Iterator[pa.Table]:
+        `charge` gets the bytes of each frame when it has arrived; what it raises ends the rows.
+        """
+        columns = self._call(wire.RUN, b"", wire.ResultColumns)
+        return columns, self._rows(charge)
+
+    def _rows(self, charge: Callable[[int], None]) -> Iterator[pa.Table]:
         parts: list[bytearray] = []
         while True:
             frame = self._session.receive()
@@ -181,6 +184,7 @@ class StatementSession:
                 if frame.kind == wire.ROWS_END:
                     return
                 raise _error_of(frame)
+            charge(len(frame.content))
             parts.append(frame.content)
             if frame.kind == wire.ROWS:
                 content = parts[0] if len(parts) == 1 else b"".join(parts)

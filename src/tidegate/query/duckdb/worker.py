@@ -21,11 +21,11 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from tidegate.errors import TidegateError
+from tidegate.errors import SqlInvalid, TidegateError
 from tidegate.model.schemas import ColumnType, parse_type
 from tidegate.query.duckdb import messages as wire
 from tidegate.query.duckdb.analysis import read_statement
-from tidegate.query.duckdb.error_positions import TextRefused
+from tidegate.query.duckdb.error_positions import TextRefused, read_error
 from tidegate.query.duckdb.session import LakeDatabase, QueryLimits
 from tidegate.query.duckdb.views import SessionViews
 from tidegate.query.processes.channel import Channel, ChannelClosed, ChannelFrame
@@ -36,6 +36,11 @@ from tidegate.storage.lake.file_index import LakeColumn
 
 BATCH_ROWS = 10_000  # rows in one part of an answer
 PART_BYTES = 16 * 1024 * 1024
+# The server holds the columns and the errors of an answer, so that both have limits: `*` of a short text may
+# mean millions of columns, and an error may repeat a value of a gigabyte.
+COLUMNS_MAX = 10_000
+TYPE_CHARS_MAX = 1_000_000
+MESSAGE_CHARS_MAX = 20_000
 # An interrupt that comes between two steps of a statement is lost, so it is repeated.
 INTERRUPT_REPEAT_SECONDS = 0.1
 # The second line behind the pool's look at resident memory: no allocation beyond this succeeds.
@@ -259,7 +264,11 @@ class _Statement:
 
     def _run(self) -> None:
         result = self._bound()
+        if len(result.columns) > COLUMNS_MAX:
+            raise _too_wide(f"{len(result.columns):,} columns, {COLUMNS_MAX:,} are allowed")
         columns = wire.ResultColumns(list(result.columns), [str(kind) for kind in result.types])
+        if sum(map(len, columns.types)) > TYPE_CHARS_MAX:
+            raise _too_wide(f"types with names of more than {TYPE_CHARS_MAX:,} characters")
         self._channel.send(wire.ANSWER, _encode(columns))
         with result.to_arrow_reader(BATCH_ROWS) as reader:
             is_empty = True
@@ -297,8 +306,15 @@ def _lake_columns(frame: ChannelFrame) -> tuple[str, list[LakeColumn]]:
     return table.name, [LakeColumn(*column) for column in table.columns]
 
 
-def _failure(error: BaseException) -> wire.EngineFailure:
-    return wire.EngineFailure(type(error).__name__, str(error))
+def _too_wide(what: str) -> SqlInvalid:
+    return SqlInvalid(reason=f"its answer has {what}.", hint="Name the columns that are needed.")
+
+
+def _failure(error: Exception) -> wire.EngineFailure:
+    message = str(error)
+    if len(message) > MESSAGE_CHARS_MAX:
+        message = f"{read_error(error)[0][:MESSAGE_CHARS_MAX]}…"
+    return wire.EngineFailure(type(error).__name__, message)
 
 
 def _refusal(error: TidegateError) -> wire.TextRefusal:
