@@ -70,7 +70,7 @@ def test_a_frozen_home_is_a_home_and_says_of_when_it_is(tmp_path: Path) -> None:
         freeze(home, topics.engine, tmp_path / "frozen", ManualClock(START_US))
         topics.publish(9)
     notes = FreezeNotes.read(tmp_path / "frozen")
-    assert notes == FreezeNotes(home.home_id, 3, "2026-01-01T00:00:00Z")
+    assert notes == FreezeNotes(home.home_id, 4, "2026-01-01T00:00:00Z")
     frozen = Home.open(tmp_path / "frozen" / CONTENT_FOLDER, new_token)
     assert frozen.home_id == home.home_id
     assert table_rows(frozen.tenant_lake_path("acme") / "theirs") == 4

@@ -223,7 +223,7 @@ def _written(file: Path, files: dict[str, bytes], noted: dict[str, bytes], layou
         ({"a": b"1"}, {"a": b"2"}, 2, "a is damaged"),
         ({"../a": b"1"}, {"../a": b"1"}, 2, "leaves the folder"),
         ({"/a": b"1"}, {"/a": b"1"}, 2, "leaves the folder"),
-        ({"layout.json": b"{}"}, {"layout.json": b"{}"}, 4, "layout 4"),
+        ({"layout.json": b"{}"}, {"layout.json": b"{}"}, 5, "layout 5"),
         ({"a": b"1"}, {"a": b"1"}, 2, "no layout.json"),
         ({"layout.json": b"{}"}, {"layout.json": b"{}"}, 2, "layout.json is damaged"),
         ({"layout.json": b'{"layout": 1}'}, {"layout.json": b'{"layout": 1}'}, 2, "another layout"),
