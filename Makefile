@@ -52,6 +52,7 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements
 	$(BIN)/python -m tests.sql.fuzz --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.sql.expressions.differential --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.query.differential --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.query.processes.kills --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.topics.groups.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.contract.state_walk --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.checkpoint.rescale_walk --seeds $(KILL_ROUNDS)
