@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import psutil
@@ -155,12 +156,19 @@ def test_a_process_that_is_killed_fails_its_own_statement_alone(
     server: RunningServer, admin: Client, quiet: Client
 ) -> None:
     """Whoever kills it, such as the machine's out-of-memory killer."""
+    codes: list[str] = []
     with ThreadPoolExecutor(1) as callers:
-        refused = callers.submit(quiet.refused, FOREVER)
-        wait_for(admin, 'tidegate_query_processes{state="running"}', 1)
-        for child in psutil.Process(server.child.pid).children(recursive=True):
-            if child.ppid() != server.child.pid:
-                child.kill()
-        assert refused.result()["code"] == "QUERY_CRASHED"
+        # On a busy machine a statement may be over before its process is found.
+        while "QUERY_CRASHED" not in codes and len(codes) < 20:
+            refused = callers.submit(quiet.refused, FOREVER)
+            while not refused.done() and not metrics(admin)['tidegate_query_processes{state="running"}']:
+                time.sleep(0.02)
+            for child in psutil.Process(server.child.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if child.ppid() != server.child.pid:
+                        child.kill()
+            codes.append(refused.result()["code"])
+    assert set(codes) <= {"QUERY_CRASHED", "QUERY_TIMEOUT"}
+    assert "QUERY_CRASHED" in codes
     assert quiet.rows("SELECT 1") == [[1]]
     assert admin.rows("SELECT 1") == [[1]]
