@@ -110,7 +110,8 @@ def run(before: Path | None = None) -> list[Row]:
             target.prepare()
         rows = _latencies(targets)
         rows += _throughput(targets)
-        for target in reversed(targets):
+        # An earlier server may compute for minutes after its callers have gone: it comes last.
+        for target in targets:
             rows += _flood(target, "before" if target is not ours else "now")
     return rows
 
