@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -29,8 +32,6 @@ from deltalake import write_deltalake
 from benchmarks.lake_read import ENTITIES, FILES, sorted_rows
 from benchmarks.table import Row, milliseconds, print_rows, times
 from benchmarks.topics.single_publish import drive, http_is_whole, request
-from tidegate.storage.home.home import Home
-from tidegate.testing.server import RunningServer, running_server
 
 ROUNDS = 200
 WARM_UP_ROUNDS = 20
@@ -51,10 +52,17 @@ LONG_CALL = "SELECT max(levenshtein(repeat('a',60000+x::INT), repeat('b',60000))
 LARGE_VALUE = "SELECT length(printf('%999999999d', 1))"
 
 
+class Address(NamedTuple):
+    """Where a server is, and an administrator's token."""
+
+    url: str
+    token: str
+
+
 class Target:
     """A server, and one kept connection to it."""
 
-    def __init__(self, server: RunningServer) -> None:
+    def __init__(self, server: Address) -> None:
         self.server = server
         self.http = httpx.Client(
             base_url=server.url,
@@ -117,13 +125,33 @@ def run(before: Path | None = None) -> list[Row]:
 
 
 @contextmanager
-def _server(home: Path, python: str) -> Iterator[RunningServer]:
-    environ = {"TIDEGATE_QUERY_TIMEOUT_SECONDS": "5", "TIDEGATE_SERVER_REQUESTS_MAX": "100000"}
-    with patch.object(sys, "executable", python), running_server(home, environ=environ) as server:
-        lake = Home.existing(home).tenant_lake_path("default") / "readings"
-        for file in range(FILES):
-            write_deltalake(lake, sorted_rows(file * ENTITIES // FILES, ENTITIES // FILES), mode="append")
-        yield server
+def _server(home: Path, python: str) -> Iterator[Address]:
+    """Start a server of a checkout, with 5 M rows in its lake; its home may have another layout than ours."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [python, "-m", "tidegate", "serve", "--home", str(home), "--port", str(port)]
+    environ = {**os.environ, "TIDEGATE_QUERY_TIMEOUT_SECONDS": "5", "TIDEGATE_SERVER_REQUESTS_MAX": "100000"}
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as server:
+        try:
+            while not _is_ready(url):
+                if server.poll() is not None:
+                    raise RuntimeError(f"the server of {python} did not start")
+                time.sleep(0.1)
+            lake = home / "lake" / "readings"
+            for file in range(FILES):
+                write_deltalake(lake, sorted_rows(file * ENTITIES // FILES, ENTITIES // FILES), mode="append")
+            yield Address(url, (home / "admin.token").read_text(encoding="utf-8").strip())
+        finally:
+            server.kill()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
 
 
 def _latencies(targets: list[Target]) -> list[Row]:
@@ -155,7 +183,7 @@ def _latencies(targets: list[Target]) -> list[Row]:
     rows = []
     for name, sql, accept, rounds, promise in kinds:
         took = _in_turns([partial(t.ask, sql, accept) for t in targets], rounds)
-        rows.append(_row(name, took, promise))
+        rows.append(_shown(_row(name, took, promise)))
     return rows
 
 
@@ -174,7 +202,8 @@ def _throughput(targets: list[Target]) -> list[Row]:
         ]
         peer = f"{rates[1]:,.0f}/s" if len(rates) > 1 else "–"
         ratio = f"{rates[0] / rates[1]:.2f}" if len(rates) > 1 else "–"
-        rows.append(Row(f"{READERS} readers at once: {name}", f"{rates[0]:,.0f}/s", peer, ratio, "> 1 ×"))
+        row = Row(f"{READERS} readers at once: {name}", f"{rates[0]:,.0f}/s", peer, ratio, "> 1 ×")
+        rows.append(_shown(row))
     return rows
 
 
@@ -199,15 +228,14 @@ def _flood(target: Target, which: str) -> list[Row]:
         stop.set()
         for thread in threads:
             thread.join()
-        rows.append(
-            Row(
-                f"quiet tenant beside {FLOOD_CONNECTIONS} connections of {name}, {which}; peer: alone",
-                f"{beside[0]:,.1f}/s, slowest {milliseconds(beside[1])}",
-                f"{alone[0]:,.1f}/s, slowest {milliseconds(alone[1])}",
-                f"{beside[0] / alone[0]:.2f}",
-                "≥ 0.5",
-            )
+        row = Row(
+            f"quiet tenant beside {FLOOD_CONNECTIONS} connections of {name}, {which}; peer: alone",
+            f"{beside[0]:,.1f}/s, slowest {milliseconds(beside[1])}",
+            f"{alone[0]:,.1f}/s, slowest {milliseconds(alone[1])}",
+            f"{beside[0] / alone[0]:.2f}",
+            "≥ 0.5",
         )
+        rows.append(_shown(row))
     return rows
 
 
@@ -256,6 +284,12 @@ def _in_turns(calls: list[Callable[[], object]], rounds: int) -> list[float]:
             if number >= WARM_UP_ROUNDS:
                 seconds.append(time.perf_counter() - began)
     return [statistics.median(seconds) for seconds in took]
+
+
+def _shown(row: Row) -> Row:
+    """Print a row when it is known: a flood of an earlier server takes minutes."""
+    sys.stderr.write(f"… {row.name}: {row.ours}; {row.peer}; {row.ratio}\n")
+    return row
 
 
 def _row(name: str, took: list[float], promise: str) -> Row:
